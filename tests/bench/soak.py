@@ -226,7 +226,7 @@ def soak(n: int, *, seed: int = 0, burst: int = BURST, args: tuple[str, ...] = (
             ends.set()
         found.waits = answer.get(timeout=30)
         prober.join(10)
-        code, _ = server.end()
+        code = server.end()
         if code:
             found.faults.append(f"exit code {code}")
     return found

@@ -21,7 +21,7 @@ import pty
 
 Environment = Callable[..., dict[str, str]]
 TEMPLATE = "{% for m in messages %}[{{ m.role[0] }}|{{ m.content }}]{% endfor %}"
-WAIT_S = 10.0
+WAIT_S = 120.0
 CTRL_D = "\x04"
 
 

@@ -7,7 +7,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
@@ -23,7 +22,7 @@ import termios
 
 Environment = Callable[..., dict[str, str]]
 GENERATE = ("generate", "-m", "m.gguf", "-s", "1", "--no-display-prompt")
-WARM_UP_S = 20.0
+HANGS_S = 120.0
 
 
 class OnTerminal:
@@ -41,7 +40,7 @@ class OnTerminal:
 
     def finish(self) -> tuple[int, str, str]:
         shown = [read_all(master) for master in self.masters[1:]]
-        code = self.process.wait(timeout=30)
+        code = self.process.wait(timeout=HANGS_S)
         for master in self.masters:
             os.close(master)
         return code, shown[0], shown[1]
@@ -138,7 +137,7 @@ def on_one_terminal(words: list[str], environment: dict[str, str]) -> tuple[int,
     os.close(slave)
     shown = read_all(master)
     os.close(master)
-    return process.wait(timeout=30), shown
+    return process.wait(timeout=HANGS_S), shown
 
 
 def test_progress_is_not_drawn_over_the_prompt(
@@ -281,7 +280,7 @@ def test_ctrl_c_ends_with_the_summary_and_130(
     process = start([*fake_command, *GENERATE, "hi"], fake_environment(script))
     assert output_of(process).read(11) == "Hello world"
     process.send_signal(signal.SIGINT)
-    rest, error = process.communicate(timeout=WARM_UP_S)
+    rest, error = process.communicate(timeout=HANGS_S)
     assert process.returncode == 130
     assert rest == ""
     assert "generated  2 tokens" in error
@@ -297,7 +296,7 @@ def test_ctrl_c_while_loading_is_quiet(
     process = start([*fake_command, *GENERATE, "hi"], fake_environment({f"wait_in_{when}": True}))
     assert output_of(process).read(7) == word
     process.send_signal(signal.SIGINT)
-    _, error = process.communicate(timeout=WARM_UP_S)
+    _, error = process.communicate(timeout=HANGS_S)
     assert (process.returncode, error) == (130, "")
 
 
@@ -307,7 +306,7 @@ def test_ctrl_c_in_the_prompt_says_that_it_was_not_read(
     process = start([*fake_command, *GENERATE, "hi"], fake_environment({"wait_in_prompt": True}))
     assert output_of(process).read(7) == "reading"
     process.send_signal(signal.SIGINT)
-    _, error = process.communicate(timeout=WARM_UP_S)
+    _, error = process.communicate(timeout=HANGS_S)
     assert process.returncode == 130
     assert error.splitlines()[1:] == [
         "prompt     3 tokens, not read to the end",
@@ -323,7 +322,7 @@ def test_a_second_ctrl_c_ends_at_once(
     process.send_signal(signal.SIGINT)
     assert output_of(process).read(1) == "!"
     process.send_signal(signal.SIGINT)
-    assert process.wait(timeout=WARM_UP_S) == -signal.SIGINT  # what a shell shows as 130
+    assert process.wait(timeout=HANGS_S) == -signal.SIGINT  # what a shell shows as 130
     process.communicate()
 
 
@@ -334,19 +333,17 @@ def test_a_reader_that_leaves_is_no_failure(
     process = start([*fake_command, *GENERATE, "hi"], fake_environment(script))
     assert output_of(process).readline() == "line\n"
     output_of(process).close()
-    began = time.monotonic()
     assert process.stderr is not None
     error = process.stderr.read()
-    assert process.wait(timeout=WARM_UP_S) == 0
+    assert process.wait(timeout=HANGS_S) == 0
     assert error == ""
-    assert time.monotonic() - began < WARM_UP_S
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
 def test_a_full_disk_is_one_line(fake_command: list[str], fake_environment: Environment) -> None:
     with open("/dev/full", "w") as full:
         process = start([*fake_command, *GENERATE, "hi"], fake_environment({}), stdout=full)
-        _, error = process.communicate(timeout=WARM_UP_S)
+        _, error = process.communicate(timeout=HANGS_S)
     assert process.returncode == 1
     assert error == "spec: error: standard output: no space left on device\n"
 

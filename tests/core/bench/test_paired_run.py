@@ -76,9 +76,7 @@ def test_time_ends_it() -> None:
             time.sleep(0.005)
             return super().run(*args, **others)  # type: ignore[arg-type]
 
-    began = time.perf_counter()
     samples = run(Slow("none"), Slow("mtp", noise=busy), repeat=1, seconds=0.3, precision=0.0)
-    assert 0.25 < time.perf_counter() - began < 3
     assert {sample.repetition for sample in samples} > {0, 1}
     once = run(Slow("none"), Slow("mtp"), repeat=5, seconds=0.001)
     assert len(once) == 6  # the fewest pairs that say something

@@ -162,5 +162,5 @@ def test_ctrl_c_removes_the_temporary_file(tmp_path: Path) -> None:
         assert process.stdout.readline() == "writing\n"
         assert len(list(tmp_path.iterdir())) == 1
         process.send_signal(signal.SIGINT)
-        assert process.wait(timeout=30) != 0
+        assert process.wait(timeout=120) != 0
     assert not list(tmp_path.iterdir())

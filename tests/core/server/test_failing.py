@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import threading
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from support.serving import Server, nano_server, running, wait_until
+from support.serving import HANGS_S, Server, nano_server, running, wait_until
 
 from nextn.core.backend.interface import HostOutput
 from nextn.core.backend.step import Step
@@ -40,7 +39,7 @@ def test_before_the_model_is_there() -> None:
     inner = nano_server(n=1)
 
     def make() -> Loaded:
-        gate.wait(20)
+        gate.wait(HANGS_S)
         return inner.worker._load()
 
     server = Server(make)
@@ -123,14 +122,12 @@ def test_logits_that_are_no_numbers() -> None:
 @pytest.mark.parametrize("streams", [False, True])
 def test_a_burst(streams: bool) -> None:
     with running(nano_server(n=2, max_queue=6)) as server:
-        slowest = [0.0]
-        is_over = threading.Event()
+        n_answers, is_over = [0], threading.Event()
 
         def watch() -> None:
             while not is_over.is_set():
-                began = time.perf_counter()
                 server.get("/health")
-                slowest[0] = max(slowest[0], time.perf_counter() - began)
+                n_answers[0] += 1
                 is_over.wait(0.005)  # the others want this interpreter, too
 
         watcher = threading.Thread(target=watch)
@@ -147,8 +144,8 @@ def test_a_burst(streams: bool) -> None:
             if status == 503:
                 assert 1 <= int(response.getheader("Retry-After") or 0) <= 60
                 assert told["error"]["type"] == "unavailable_error"
-        assert slowest[0] < 1.0  # generous: the asked client shares this interpreter
-        wait_until(lambda: server.worker.n_open == 0, 2)
+        assert n_answers[0] > 1
+        wait_until(lambda: server.worker.n_open == 0)
         assert server.post("/completion", **BODY)["tokens_predicted"] == 30
 
 
@@ -163,7 +160,7 @@ def test_the_end_does_not_wait_for_a_long_step(streams: bool) -> None:
     def slow(step: Step) -> HostOutput:
         n_left[0] -= 1
         if n_left[0] == 0:
-            gate.wait(20)
+            gate.wait(HANGS_S)
         return run(step)
 
     server.engine._run = slow
@@ -177,12 +174,10 @@ def test_the_end_does_not_wait_for_a_long_step(streams: bool) -> None:
     wait_until(lambda: n_left[0] == 0)
     loop = server.worker.loop
     assert loop is not None
-    began = time.perf_counter()
     loop.call_soon_threadsafe(server.serving.stop)
-    server.thread.join(5)
+    server.thread.join(HANGS_S / 2)
     assert not server.thread.is_alive()
-    assert time.perf_counter() - began < 2.5
-    client.join(5)
+    client.join(HANGS_S / 2)
     told = json.loads(found[0].strip().split("\n\n")[-1][6:]) if streams else found[0]
     assert told["error"]["type"] == "unavailable_error"
     gate.set()

@@ -1,20 +1,22 @@
-"""Clients that go away, in every phase: their slots are free again soon."""
+"""Clients that go away, in every phase: what they asked for is not written to its end."""
 
 from __future__ import annotations
 
 import json
 import socket
-import time
+import threading
 from collections.abc import Callable
 from typing import Any
 
 import pytest
-from support.serving import Server, nano_server, running, wait_until
+from support.serving import HANGS_S, Server, nano_server, running, wait_until
 
-SOON = 2.0
-LONG = {"prompt": "def add(a, b):", "n_predict": 4000, "ignore_eos": True}
+from nextn.core.backend.interface import HostOutput
+from nextn.core.backend.step import Step
+
+LONG: dict[str, Any] = {"prompt": "def add(a, b):", "n_predict": 4000, "ignore_eos": True}
 TOKENS = [300 + i % 50 for i in range(4000)]
-LONG_PROMPT = {"prompt": TOKENS, "n_predict": 90, "cache_prompt": False}
+LONG_PROMPT = {**LONG, "prompt": TOKENS, "cache_prompt": False}
 POST = b"POST /completion HTTP/1.1\r\nHost: localhost\r\n"
 
 
@@ -27,6 +29,15 @@ def send(server: Server, body: dict[str, Any]) -> socket.socket:
     connection = socket.create_connection(("127.0.0.1", server.port))
     connection.sendall(request(body))
     return connection
+
+
+def read_until(connection: socket.socket, mark: bytes) -> bytes:
+    data = b""
+    while mark not in data:
+        part = connection.recv(10_000)
+        assert part, data
+        data += part
+    return data
 
 
 def is_idle(server: Server) -> bool:
@@ -74,11 +85,13 @@ WAYS = (
 @pytest.mark.parametrize("leave", WAYS)
 def test_a_slot_is_free_again(server: Server, leave: Callable[[Server], None]) -> None:
     wait_until(lambda: is_idle(server))
+    before = server.n_predicted()
     leave(server)
-    wait_until(lambda: is_idle(server), SOON)
+    wait_until(lambda: is_idle(server))
+    assert server.n_predicted() - before < LONG["n_predict"]
     assert not any(slot["is_processing"] for slot in server.get("/slots"))
     assert "llamacpp:requests_processing 0\n" in server.get("/metrics")
-    wait_until(lambda: not server.serving.service.under_way, SOON)
+    wait_until(lambda: not server.serving.service.under_way)
 
 
 def test_half_a_request(server: Server) -> None:
@@ -102,21 +115,17 @@ def test_bodies_that_are_too_large_or_too_slow() -> None:
             assert b" 413 " in connection.recv(1000)
         with socket.create_connection(("127.0.0.1", server.port)) as connection:
             connection.sendall(chunked)
-            began = time.perf_counter()
             assert b" 408 " in connection.recv(1000)
-            assert time.perf_counter() - began < 5
 
 
 def test_headers_that_never_end() -> None:
     with running(nano_server(n=1, io_s=0.4)) as server:
         for part in (b"", b"GET /health HTTP/1.1\r\nHo"):
             with socket.create_connection(("127.0.0.1", server.port)) as connection:
-                began = time.perf_counter()
                 connection.sendall(part)
-                connection.settimeout(5)
+                connection.settimeout(HANGS_S)
                 while connection.recv(1000):
                     pass
-                assert 0.3 < time.perf_counter() - began < 3
         body = {"prompt": "a = ", "n_predict": 3000, "ignore_eos": True}  # takes longer than that
         assert server.post("/completion", **body)["tokens_predicted"] == 3000
 
@@ -124,7 +133,7 @@ def test_headers_that_never_end() -> None:
 def test_headers_that_are_too_large(server: Server) -> None:
     with socket.create_connection(("127.0.0.1", server.port)) as connection:
         connection.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\nX: " + b"x" * 100_000)
-        connection.settimeout(5)
+        connection.settimeout(HANGS_S)
         assert connection.recv(1000).startswith(b"HTTP/1.1 4")
 
 
@@ -137,21 +146,26 @@ def test_who_does_not_read_is_given_up() -> None:
         wait_until(lambda: server.worker.n_open == 1)
         done = server.post("/completion", prompt="a = ", n_predict=20, ignore_eos=True)
         assert done["tokens_predicted"] == 20
-        wait_until(lambda: not server.serving.service.under_way, 40)
-        wait_until(lambda: is_idle(server), 5)
+        wait_until(lambda: not server.serving.service.under_way)
+        wait_until(lambda: is_idle(server))
         slow.close()
 
 
 def test_silent_streams_are_kept_alive() -> None:
     with running(nano_server(n=1, ping_s=0.2)) as server:
-        other = send(server, LONG)  # has the only slot
-        wait_until(lambda: server.worker.n_running == 1)
-        raw = send(server, {**LONG, "n_predict": 5, "stream": True})
-        time.sleep(0.1)
-        other.close()
-        with raw:
-            raw.settimeout(5)
-            data = b""
-            while b'"stop":true' not in data:
-                data += raw.recv(10_000)
+        run, may_go_on, n_steps = server.engine._run, threading.Event(), [0]
+
+        def wait_and_run(step: Step) -> HostOutput:
+            n_steps[0] += 1
+            if n_steps[0] == 3:
+                may_go_on.wait(HANGS_S)
+            return run(step)
+
+        server.engine._run = wait_and_run
+        with send(server, {**LONG, "n_predict": 5, "stream": True}) as raw:
+            raw.settimeout(HANGS_S)
+            data = read_until(raw, b":\n\n")
+            assert b'"stop":true' not in data
+            may_go_on.set()
+            data += read_until(raw, b'"stop":true')
         assert data.count(b"data: ") >= 2

@@ -13,14 +13,13 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
 
-import psutil
 import pytest
 from support.served import Reply, ask, request_bytes, served
-from support.serving import Server, nano_server, running, wait_until
+from support.serving import HANGS_S, Server, nano_server, running, wait_until
 
 from nextn.core.speculation.options import SpecOptions
 
-LONG = {"prompt": "def add(a, b):", "n_predict": 2000, "ignore_eos": True}
+LONG: dict[str, Any] = {"prompt": "def add(a, b):", "n_predict": 2000, "ignore_eos": True}
 
 
 def is_idle(server: Server) -> bool:
@@ -43,38 +42,36 @@ def abort(server: Server, rng: random.Random, n: int) -> None:
 
 
 def test_two_hundred_leavers() -> None:
-    """Slots, metrics, pages, connections and memory: all as before."""
+    """Slots, metrics, pages and connections: all as before."""
     with running(nano_server(n=2)) as server:
         rng = random.Random(3)
         truth = server.post("/completion", prompt="a = ", n_predict=20, temperature=0)["content"]
-        sizes = []
-        for _ in range(2):  # the first hundred fill the caches
-            with ThreadPoolExecutor(16) as pool:
-                list(pool.map(lambda n: abort(server, rng, n), range(100)))
-            wait_until(lambda: is_idle(server), 2)
-            sizes.append(psutil.Process().memory_info().rss)
+        with ThreadPoolExecutor(16) as pool:
+            list(pool.map(lambda n: abort(server, rng, n), range(200)))
+        wait_until(lambda: is_idle(server))
         assert "llamacpp:requests_processing 0\n" in server.get("/metrics")
         assert "llamacpp:requests_deferred 0\n" in server.get("/metrics")
         assert not any(slot["is_processing"] for slot in server.get("/slots"))
-        wait_until(lambda: not server.serving.service.under_way, 2)
+        wait_until(lambda: not server.serving.service.under_way)
         state = server.serving._server.server_state
-        wait_until(lambda: not state.connections, 2)
+        wait_until(lambda: not state.connections)
         assert server.engine.store.slots.n_live == 0
         assert server.engine.store.pool.promised == 0
-        assert sizes[1] < 1.1 * sizes[0]
         again = server.post("/completion", prompt="a = ", n_predict=20, temperature=0)
         assert again["content"] == truth
 
 
 def test_half_open_connections(server: Server) -> None:
     """Clients that close their side only, which says that they are gone: nobody's slot is kept."""
+    before = server.n_predicted()
     for streams in (False, True):
         with socket.create_connection(("127.0.0.1", server.port)) as connection:
             body = {**LONG, "stream": streams}
             connection.sendall(request_bytes("POST", "/completion", body))
             wait_until(lambda: server.worker.n_running > 0)
             connection.shutdown(socket.SHUT_WR)
-            wait_until(lambda: is_idle(server), 2)
+            wait_until(lambda: is_idle(server))
+    assert server.n_predicted() - before < LONG["n_predict"]
 
 
 def test_requests_in_one_packet(server: Server) -> None:
@@ -102,28 +99,26 @@ def test_requests_in_one_packet(server: Server) -> None:
 @pytest.mark.slow
 def test_who_came_first_is_served_first() -> None:
     with running(nano_server(n=1, max_queue=64)) as server:
-        ended: list[int] = []
+        begun: list[int] = []
+        add, may_go_on = server.engine.add, threading.Event()
+
+        def record(prompt: list[int], *args: Any, **more: Any) -> Any:
+            begun.append(prompt[0])
+            may_go_on.wait(HANGS_S)
+            return add(prompt, *args, **more)
+
+        server.engine.add = record  # type: ignore[method-assign, assignment]
         sockets = []
         for i in range(30):
-            connection = socket.create_connection(("127.0.0.1", server.port))
-            body = {"prompt": f"{i} = ", "n_predict": 20, "ignore_eos": True}
-            connection.sendall(request_bytes("POST", "/completion", body))
-            time.sleep(0.006)
-            sockets.append(connection)
-
-        def read(i: int) -> None:
-            assert sockets[i].recv(100)
-            ended.append(i)
-
-        threads = [threading.Thread(target=read, args=(i,)) for i in range(30)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+            sockets.append(socket.create_connection(("127.0.0.1", server.port)))
+            body = {"prompt": [300 + i, 5, 6], "n_predict": 20, "ignore_eos": True}
+            sockets[i].sendall(request_bytes("POST", "/completion", body))
+            wait_until(lambda i=i: server.worker.n_open == i + 1)  # type: ignore[misc]
+        may_go_on.set()
         for connection in sockets:
+            assert connection.recv(100)
             connection.close()
-        # Threads may be woken in another order than their answers came.
-        assert all(abs(place - i) <= 6 for place, i in enumerate(ended)), ended
+        assert begun == [300 + i for i in range(30)]
 
 
 def test_texts_that_end_amid_a_character(server: Server) -> None:
@@ -200,34 +195,25 @@ def test_a_thousand_at_once() -> None:
     """Two slots, 64 may wait: the others are refused at once, and nobody starves."""
     body = {"prompt": "a = ", "n_predict": 60, "ignore_eos": True, "temperature": 0}
 
-    async def one(port: int) -> tuple[float, Reply]:
-        began = time.perf_counter()
-        reply = await ask(port, "POST", "/completion", body)
-        return time.perf_counter() - began, reply
-
-    async def burst(port: int) -> tuple[list[tuple[float, Reply]], list[float]]:
-        waits: list[float] = []
-        crowd = [asyncio.create_task(one(port)) for _ in range(1000)]
+    async def burst(port: int) -> list[Reply]:
+        asking = (ask(port, "POST", "/completion", body) for _ in range(1000))
+        crowd = [asyncio.create_task(each) for each in asking]
         while not all(task.done() for task in crowd):
-            began = time.perf_counter()
             assert (await ask(port, "GET", "/health")).status == 200
-            waits.append(time.perf_counter() - began)
             await asyncio.sleep(0.02)
-        return [task.result() for task in crowd], waits
+        return [task.result() for task in crowd]
 
     with served("-np", "2", "--max-queue", "64", "--metrics") as server:
-        found, waits = asyncio.run(burst(server.port))
-        statuses = [reply.status for _, reply in found]
+        found = asyncio.run(burst(server.port))
+        statuses = [reply.status for reply in found]
         assert set(statuses) == {200, 503}
         assert statuses.count(200) >= 66
-        contents = {json.loads(reply.body)["content"] for _, reply in found if reply.status == 200}
+        contents = {json.loads(reply.body)["content"] for reply in found if reply.status == 200}
         assert len(contents) == 1
-        for _, reply in found:
+        for reply in found:
             if reply.status == 503:
                 assert 1 <= int(reply.headers["retry-after"]) <= 60
                 assert reply.json()["error"]["type"] == "unavailable_error"
-        assert sorted(waits)[len(waits) // 2] < 0.3  # this client is as busy as the server
         slots = asyncio.run(ask(server.port, "GET", "/slots")).json()
         assert not any(slot["is_processing"] for slot in slots)
-        code, seconds = server.end()
-        assert (code, seconds < 5) == (0, True)
+        assert server.end() == 0

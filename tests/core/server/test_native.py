@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-import time
-from threading import Thread
+from threading import Event, Thread
 from typing import Any
 
 import pytest
-from support.serving import Server
+from support.serving import HANGS_S, Server
 
 PROMPT = "def add(a, b):\n"
 GREEDY: dict[str, Any] = {"prompt": PROMPT, "temperature": 0, "n_predict": 20}
@@ -221,20 +220,36 @@ def test_who_drafted_each_token(eager: Server, path: str) -> None:
     assert len(sources) - sources.count("target") == timings["draft_n_accepted"]
 
 
-@pytest.mark.parametrize("n", [10_000, 200_000])
-def test_a_large_request_stops_nobody(server: Server, n: int) -> None:
-    """It is read, parsed and cut into tokens beside the loop."""
-    body = {"prompt": "some words and 1234 numbers\n" * n, "n_predict": 1}
+def test_a_large_request_stops_nobody(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is cut into tokens beside the loop: others are answered until that has ended."""
+    tokenizer = server.runtime.tokenizer
+    encode, is_cutting, may_cut = tokenizer.encode, Event(), Event()
+
+    def wait_and_encode(*args: Any, **more: Any) -> list[int]:
+        is_cutting.set()
+        may_cut.wait(HANGS_S)
+        return encode(*args, **more)
+
+    monkeypatch.setattr(tokenizer, "encode", wait_and_encode)
+    body = {"prompt": "some words and 1234 numbers\n" * 10_000, "n_predict": 1}
     found: list[Any] = []
     asking = Thread(target=lambda: found.append(server.request("POST", "/completion", body)))
     asking.start()
-    slowest = 0.0
-    while asking.is_alive():
-        began = time.perf_counter()
-        server.get("/health")
-        slowest = max(slowest, time.perf_counter() - began)
+    assert is_cutting.wait(HANGS_S)
+    for _ in range(3):
+        assert server.get("/health") == {"status": "ok"}
+    assert not found
+    may_cut.set()
+    asking.join()
     assert "exceeds the available context size" in found[0][1]["error"]["message"]
-    assert slowest < 1.0
+
+
+def test_an_endless_prompt_is_not_cut_into_tokens(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server.runtime.tokenizer, "encode", None)
+    status, error = server.refused("/completion", {"prompt": "some words\n" * 500_000})
+    assert (status, error["type"]) == (400, "exceed_context_size_error")
 
 
 def test_rules_of_acceptance(eager: Server) -> None:

@@ -30,7 +30,7 @@ LONG = params(30, ignore_eos=True)
 
 
 def run(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    asyncio.run(asyncio.wait_for(test(), 20))
+    asyncio.run(asyncio.wait_for(test(), 120))
 
 
 @asynccontextmanager
@@ -44,7 +44,7 @@ async def started(engine: Engine | None = None, **more: Any) -> AsyncIterator[Wo
         yield worker
     finally:
         worker.stop()
-        await asyncio.to_thread(worker.join, 5)
+        await asyncio.to_thread(worker.join, 120)
 
 
 def job(prompt: list[int] = PROMPT, how: Any = LONG, **more: Any) -> Job:

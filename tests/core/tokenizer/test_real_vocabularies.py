@@ -56,6 +56,7 @@ def list_of(metadata: dict[str, Any], name: str) -> list[str]:
     return found
 
 
+@pytest.mark.timing
 def test_a_large_vocabulary_loads_at_once() -> None:
     """The time of a few dictionaries of its size: a bound that a slow or busy machine meets too."""
     ratios = []

@@ -22,7 +22,7 @@ from nextn.core.server.replicas.model_replica import ModelReplica
 from nextn.core.server.replicas.prefix_policy import PrefixPolicy
 from nextn.core.server.sockets import open_socket
 
-from .serving import SETTINGS, Client, load_nano, wait_until
+from .serving import HANGS_S, SETTINGS, Client, load_nano, wait_until
 
 
 class LocalReplicas(ReplicaSet):
@@ -89,9 +89,9 @@ class ReplicatedServer(Client):
     def stop(self) -> None:
         if self.thread.is_alive():
             self.loop.call_soon_threadsafe(self.serving.stop)
-        self.thread.join(20)
+        self.thread.join(HANGS_S)
         assert not self.thread.is_alive()
-        assert all(each.worker.join(20) for each in self.replicas.replicas)
+        assert all(each.worker.join(HANGS_S) for each in self.replicas.replicas)
 
 
 @contextmanager

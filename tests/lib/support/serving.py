@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -22,6 +23,7 @@ from nextn.core.server.worker import LOADING, Loaded, Worker
 from nextn.core.speculation.options import BY_DEFAULT, SpecOptions
 from nextn.core.tokenizer import load_chat_template
 
+HANGS_S = 120  # no test judges by the clock: what takes so long never comes
 SETTINGS = ServerSettings(with_metrics=True, writes_text=True)
 
 
@@ -52,6 +54,12 @@ class Client:
         status, value, _ = self.request("GET", path, **headers)
         assert status == 200, value
         return value
+
+    def n_predicted(self) -> int:
+        """Tokens written since the server began."""
+        found = re.search(r"^llamacpp:tokens_predicted_total (\d+)$", self.get("/metrics"), re.M)
+        assert found is not None
+        return int(found[1])
 
     def post(self, path: str, **body: Any) -> Any:
         status, value, _ = self.request("POST", path, body)
@@ -143,8 +151,8 @@ def running(server: Server) -> Iterator[Server]:
         server.stop()
 
 
-def wait_until(condition: Callable[[], bool], seconds: float = 60) -> None:
-    end = time.perf_counter() + seconds
+def wait_until(condition: Callable[[], bool]) -> None:
+    end = time.perf_counter() + HANGS_S
     while not condition():
         assert time.perf_counter() < end, "waited in vain"
         time.sleep(0.005)
