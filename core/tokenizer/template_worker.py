@@ -1,7 +1,7 @@
 """The process that renders chat templates: requests on stdin, answers on stdout.
 
-The parent kills the process when a render takes too
-long; the limits set here bound its memory, and its life should the parent be gone.
+The limits set here bound the time that a render may take, its memory, and the process's life
+should the parent be gone. The parent kills it when it does not answer.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .template_wire import read_message, write_message
 
 MAX_OUTPUT_CHARS = 16 << 20
 _MAX_MEMORY_BYTES = 768 << 20
-_MAX_RENDER_S = 5  # the parent's own limit is shorter
+_MAX_WALL_S = 40  # the parent's own limit is shorter
 _MAX_COMPILED = 8
 
 
@@ -84,6 +84,7 @@ def _limit_process() -> None:
     if sys.platform != "win32":
         import resource
 
+        signal.signal(signal.SIGPROF, signal.SIG_DFL)
         limits = {
             resource.RLIMIT_AS: _MAX_MEMORY_BYTES,
             resource.RLIMIT_CORE: 0,
@@ -97,10 +98,11 @@ def _limit_process() -> None:
                 continue
 
 
-def _set_alarm(seconds: int) -> None:
-    """Ends the process when it fires; 0 takes it back."""
+def _set_limits(own_s: float, wall_s: int) -> None:
+    """End the process when it has run for so long, or when so much time has passed; 0: never."""
     if sys.platform != "win32":
-        signal.alarm(seconds)
+        signal.setitimer(signal.ITIMER_PROF, own_s)
+        signal.alarm(wall_s)
 
 
 def main() -> None:
@@ -109,9 +111,10 @@ def main() -> None:
     renderer = _Renderer()
     write_message(answers, b"{}")  # ready
     while (body := read_message(requests)) is not None:
-        _set_alarm(_MAX_RENDER_S)
-        answer = renderer.answer(json.loads(body))
-        _set_alarm(0)
+        request = json.loads(body)
+        _set_limits(request["limit_s"], _MAX_WALL_S)
+        answer = renderer.answer(request)
+        _set_limits(0, 0)
         write_message(answers, json.dumps(answer).encode())
 
 

@@ -111,6 +111,24 @@ def test_the_time_limit_holds_for_compiling_too(worker: TemplateWorker) -> None:
     assert worker.render("a", {}) == "a"
 
 
+@posix
+def test_time_in_which_the_process_does_not_run_is_not_counted(
+    worker: TemplateWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As beside busy processes."""
+    worker.render("", {})
+    monkeypatch.setattr(template_client, "RENDER_LIMIT_S", 0.1)
+    process = psutil.Process(process_id(worker))
+    process.suspend()
+    with ThreadPoolExecutor(1) as pool:
+        text = pool.submit(worker.render, "{{ x }}", {"x": 1})
+        time.sleep(0.4)
+        assert not text.done()
+        process.resume()
+        assert text.result() == "1"
+    assert process_id(worker) == process.pid
+
+
 def test_renders_from_many_threads_take_turns(worker: TemplateWorker) -> None:
     def render(i: int) -> str:
         return worker.render("{{ x * 2 }}", {"x": i})
