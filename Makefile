@@ -1,12 +1,19 @@
-PYTHON ?= python3
+PYTHON ?= $(if $(wildcard .venv/bin/python),.venv/bin/python,python3)
 BENCH = PYTHONPATH=tests:tests/lib:tests/cuda_host:$$PYTHONPATH $(PYTHON) -m
 ROWS ?= 1
 REQUESTS ?= 20000
 
-.PHONY: help check fix test test-all test-timing test-gpu bench bench-kernels bench-gpu bench-profile soak
+.PHONY: help setup quick check fix test test-all test-timing test-gpu bench bench-kernels bench-gpu bench-profile soak
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:[^#]*## /\t/' | expand -t 16
+
+setup: ## install for development, and run `make quick` before each commit
+	$(PYTHON) -m pip install -q -e '.[dev]'
+	git config core.hooksPath .githooks
+
+quick: ## what each commit must pass: lint, types, the rules of the house, tests of what changed
+	$(PYTHON) tests/quick_gate.py
 
 check: ## lint, format, types, tests: what CI runs
 	$(PYTHON) -m ruff check .
@@ -21,8 +28,8 @@ fix: ## repair what can be repaired
 test: ## the tests that need neither minutes nor llama.cpp
 	$(PYTHON) -m pytest -q
 
-test-all: ## with the slow tests and the comparisons with llama.cpp
-	$(PYTHON) -m pytest -q -m "not gpu and not timing"
+test-all: ## with the slow tests, long runs in full, and the comparisons with llama.cpp
+	SPEC_TEST_ALL=1 $(PYTHON) -m pytest -q -m "not gpu and not timing"
 
 test-timing: ## the tests that judge by the clock, on an idle machine
 	$(PYTHON) -m pytest -q -m timing -n 0

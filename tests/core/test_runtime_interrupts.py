@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from support.boundaries import Boundary
 from support.running import random_tokens
+from support.thoroughness import share
 
 import nextn.core
 from nextn.core.generation import CANCELLED, LIMIT, NO_TOKEN, Event, GenerateParams
@@ -93,5 +94,5 @@ def test_an_interrupt_anywhere(runtime: Runtime, n_before: int) -> None:
 @pytest.mark.parametrize("n_before", [0, 1])
 def test_an_interrupt_at_every_boundary(runtime: Runtime, n_before: int) -> None:
     turns = Turns(runtime, n_before)
-    for at in range(1, turns.n_boundaries()):
+    for at in share(range(1, turns.n_boundaries()), 500):
         turns.run(Boundary(at, where_signals_come=True))

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 import pytest
 from support.boundaries import Boundary
+from support.thoroughness import share
 
 import nextn
 from nextn.core.api import language_model
@@ -17,8 +18,6 @@ from nextn.core.generation import Event
 from nextn.core.server.thread_bridge import Item
 from nextn.core.speculation.composite import CompositeSpeculator
 from nextn.core.speculation.policy.fixed import FixedPolicy
-
-pytestmark = pytest.mark.threads
 
 N_TOKENS, QUICK = 6, 150
 SETTINGS: list[Any] = [
@@ -144,18 +143,19 @@ def test_an_interrupt_anywhere(model: nextn.LanguageModel, way: int) -> None:
 def test_an_interrupt_at_every_boundary(model: nextn.LanguageModel, way: int, setting: int) -> None:
     calls = Calls(model, setting)
     call = calls.ways[way]
-    for at in range(1, int(0.95 * calls.n_boundaries(call))):
+    boundaries = range(1, int(0.95 * calls.n_boundaries(call)))
+    for i, at in enumerate(share(boundaries, 300)):
         interrupt(calls, call, at)
-        if at % 100 == 0:
+        if i % 100 == 0:
             assert calls.generate() == calls.want
     assert calls.generate() == calls.want
 
 
 @pytest.mark.slow
-def test_5000_interrupts_at_random(model: nextn.LanguageModel) -> None:
+def test_interrupts_at_random(model: nextn.LanguageModel) -> None:
     every, rng = [Calls(model, setting) for setting in range(len(SETTINGS))], random.Random(0)
     longest = {(c, way): int(0.9 * c.n_boundaries(way)) for c in every for way in c.ways}
-    for _ in range(5000):
+    for _ in share(range(5000), 500):
         calls, way = rng.choice(list(longest))
         interrupt(calls, way, rng.randint(1, longest[calls, way]))
     for calls in every:
