@@ -15,6 +15,7 @@ from typing import Any
 from llvmlite import ir
 
 from .simd import Simd
+from .simd.instruction_set import lane_numbers
 
 I1, I8, I16, I32, I64 = (ir.IntType(bits) for bits in (1, 8, 16, 32, 64))
 F16, F32, F64 = ir.HalfType(), ir.FloatType(), ir.DoubleType()
@@ -201,8 +202,7 @@ class Emitter:
         one = self.builder.insert_element(
             ir.Constant(kind, ir.Undefined), value.v, constant(I32, 0)
         )
-        zeros = ir.Constant(vector(I32, n), [0] * n)
-        return Value(self.builder, self.builder.shuffle_vector(one, one, zeros))
+        return Value(self.builder, self.builder.shuffle_vector(one, one, lane_numbers((0,) * n)))
 
     def lane(self, value: Value, index: int | Value) -> Value:
         at = index.v if isinstance(index, Value) else constant(I32, index)
@@ -214,8 +214,8 @@ class Emitter:
 
     def choose(self, a: Value, b: Value, lanes: list[int]) -> Value:
         """Of the lanes of a, then of b, those with these numbers."""
-        kind = ir.Constant(vector(I32, len(lanes)), lanes)
-        return Value(self.builder, self.builder.shuffle_vector(a.v, b.v, kind))
+        order = lane_numbers(tuple(lanes))
+        return Value(self.builder, self.builder.shuffle_vector(a.v, b.v, order))
 
     def call(self, name: str, result: Type, *args: Value) -> Value:
         """An LLVM intrinsic or an external function."""

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, ClassVar
+from functools import cache
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from llvmlite import binding, ir
 
@@ -86,6 +87,12 @@ class Simd(ABC):
         """table[index] for 64 bytes with values 0 … 15."""
 
 
+@cache
+def lane_numbers(lanes: tuple[int, ...]) -> Any:
+    """For a shuffle. Kept: a kernel has thousands, and few that differ."""
+    return ir.Constant(ir.VectorType(I32, len(lanes)), list(lanes))
+
+
 def in_parts(e: Emitter, n: int, write: Callable[..., Value], *vectors: Value) -> Value:
     """`write` of each n-th of the vectors, for instructions that take no more at a time."""
     parts = [split(e, vector, n) for vector in vectors]
@@ -94,7 +101,7 @@ def in_parts(e: Emitter, n: int, write: Callable[..., Value], *vectors: Value) -
 
 def pick(e: Emitter, value: Value, lanes: list[int], beside: Value | None = None) -> Value:
     """A vector of some lanes; those of `beside` count on from the first vector's."""
-    order = ir.Constant(ir.VectorType(I32, len(lanes)), lanes)
+    order = lane_numbers(tuple(lanes))
     other = value if beside is None else beside
     return type(value)(e.builder, e.builder.shuffle_vector(value.v, other.v, order))
 
