@@ -21,11 +21,13 @@ _compiled = False
 
 
 def fused(plain: Callable[P, R]) -> Callable[P, R]:
-    fast = torch.compile(plain, dynamic=False)
+    @functools.cache  # torch.compile takes seconds to import
+    def fast() -> Callable[P, R]:
+        return torch.compile(plain, dynamic=False)
 
     @functools.wraps(plain)
     def call(*arguments: P.args, **named: P.kwargs) -> R:
-        return (fast if _compiled else plain)(*arguments, **named)
+        return (fast() if _compiled else plain)(*arguments, **named)
 
     return call
 
