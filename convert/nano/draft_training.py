@@ -168,6 +168,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--out", type=Path, required=True, help="GGUF file to write")
     add("--minutes", type=positive(float), default=20.0, help="minutes of training")
     add("--texts", type=positive(int), default=6000, help="number of texts to train on")
+    add("--held-out", type=positive(int), default=N_HELD_OUT, help="texts kept to measure on")
     add("--kept", type=Path, help="file of texts and features; made if it is not there")
     add("--start", type=Path, help="the .pt file beside an --out, from which training goes on")
     add("--rate", type=positive(float), default=1.0, help="factor of the learning rates")
@@ -187,12 +188,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     with core.load(None, "cpu", n_ctx=2 * LENGTH, threads=options.threads, spec=spec) as runtime:
         target = TrainingTarget(runtime)
         texts = kept_texts(options, target, runtime)
-    scale = balance([text.features for text in texts[:N_HELD_OUT]], target.width)
+    scale = balance([text.features for text in texts[: options.held_out]], target.width)
     network = NETWORKS[options.network](target, scale)
     budget = TrainingBudget(minutes=options.minutes, rate=options.rate)
     if options.start:
         network.load_state_dict(started(options.start, network))
-    trainer = DraftTrainer(network, target, texts, budget, seed=options.seed)
+    trainer = DraftTrainer(
+        network, target, texts, budget, n_held_out=options.held_out, seed=options.seed
+    )
 
     def save() -> None:
         torch.save(network.state_dict(), options.out.with_suffix(".pt"))

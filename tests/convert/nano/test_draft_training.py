@@ -21,7 +21,7 @@ from nextn.convert.nano.draft_attention import Past
 from nextn.convert.nano.draft_export import DraftingNetwork, write_drafter
 from nextn.convert.nano.draft_loss import draft_loss
 from nextn.convert.nano.draft_texts import LENGTH, draft_texts
-from nextn.convert.nano.draft_training import N_HELD_OUT, DraftTrainer, ReadText, batches, main
+from nextn.convert.nano.draft_training import DraftTrainer, ReadText, batches, main
 from nextn.convert.nano.eagle3_network import Eagle3Network
 from nextn.convert.nano.nano_shapes import NanoShape
 from nextn.convert.nano.samples import SampleLibrary
@@ -224,9 +224,10 @@ def test_batches_hold_texts_of_about_one_length() -> None:
 def test_the_command_trains_and_goes_on(tmp_path: Path) -> None:
     kept, out = tmp_path / "kept.pt", tmp_path / "e.gguf"
     with load_runtime(None, "cpu", n_ctx=N_CTX, spec=NO_SPEC) as runtime:
-        texts = read(runtime, TrainingTarget(runtime), N_HELD_OUT + 8, length=20)
+        texts = read(runtime, TrainingTarget(runtime), 4 + 8, length=20)
     torch.save([(text.tokens, text.features) for text in texts], kept)
     arguments = ["eagle3", "--out", str(out), "--kept", str(kept), "--minutes", "0.003"]
+    arguments += ["--held-out", "4"]
     main(arguments)
     main([*arguments, "--start", str(out.with_suffix(".pt"))])
     spec = replace(SPEC, types=("eagle3",))
