@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import threading
 from collections.abc import Callable
@@ -20,8 +21,9 @@ from nextn.core.server.worker import DEAD, MAX_FAILURES, Loaded
 BODY: dict[str, Any] = {"prompt": "a = ", "n_predict": 30, "ignore_eos": True}
 
 
-def break_at(engine: Engine, n: int, first: Callable[[], None] = lambda: None) -> None:
-    """The n-th pass of the model from now on fails; all of them for 0. `first` before each."""
+def break_at(engine: Engine, n: int, first: Callable[[], object] = lambda: None) -> None:
+    """The n-th pass of the model from now on fails; all of them for 0, none for -1. `first` before
+    each."""
     run, left = engine._run, [n]
 
     def fail(step: Step) -> HostOutput:
@@ -121,30 +123,30 @@ def test_logits_that_are_no_numbers() -> None:
 
 @pytest.mark.parametrize("streams", [False, True])
 def test_a_burst(streams: bool) -> None:
+    """Two slots, six may wait: 52 of 60 are refused and /health answers while no step ends."""
     with running(nano_server(n=2, max_queue=6)) as server:
-        n_answers, is_over = [0], threading.Event()
-
-        def watch() -> None:
-            while not is_over.is_set():
-                server.get("/health")
-                n_answers[0] += 1
-                is_over.wait(0.005)  # the others want this interpreter, too
-
-        watcher = threading.Thread(target=watch)
-        watcher.start()
+        may_go_on = threading.Event()
+        break_at(server.engine, -1, first=lambda: may_go_on.wait(HANGS_S))
         body = BODY | {"n_predict": 200, "stream": streams}
-        with ThreadPoolExecutor(60) as pool:
-            found = list(pool.map(lambda _: server.request("POST", "/completion", body), range(60)))
-        is_over.set()
-        watcher.join()
-        statuses = [status for status, _, _ in found]
-        assert set(statuses) == {200, 503}
-        assert statuses.count(200) >= 8
-        for status, told, response in found:
+        refused: list[http.client.HTTPResponse] = []
+
+        def ask() -> int:
+            status, told, response = server.request("POST", "/completion", body)
             if status == 503:
-                assert 1 <= int(response.getheader("Retry-After") or 0) <= 60
                 assert told["error"]["type"] == "unavailable_error"
-        assert n_answers[0] > 1
+                refused.append(response)
+            return status
+
+        with ThreadPoolExecutor(60) as pool:
+            asked = [pool.submit(ask) for _ in range(60)]
+            wait_until(lambda: len(refused) == 52)
+            for _ in range(3):
+                assert server.get("/health") == {"status": "ok"}
+            may_go_on.set()
+            statuses = [each.result() for each in asked]
+        assert (statuses.count(200), statuses.count(503)) == (8, 52)
+        for response in refused:
+            assert 1 <= int(response.getheader("Retry-After") or 0) <= 60
         wait_until(lambda: server.worker.n_open == 0)
         assert server.post("/completion", **BODY)["tokens_predicted"] == 30
 

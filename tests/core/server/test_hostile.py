@@ -7,72 +7,17 @@ import logging
 import os
 import signal
 import socket
-import threading
 from collections.abc import Iterator
-from typing import Any
 
 import psutil
 import pytest
+from support.hostile_rules import RULES, Stream
 from support.serving import Server, nano_server, running, wait_until
 
 from nextn.core import load, nano
 from nextn.core.server.loading import prepare
 from nextn.core.server.worker import Loaded
 from nextn.core.tokenizer import ChatTemplate
-
-NESTED: Any = "x"
-for _ in range(90):
-    NESTED = {"type": "array", "items": NESTED if isinstance(NESTED, dict) else {}}
-CYCLE = {"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}}
-DEEP_CYCLE = {
-    "$ref": "#/$defs/a",
-    "$defs": {"a": {"type": "array", "minItems": 1, "items": {"$ref": "#/$defs/a"}}},
-}
-RULES: dict[str, dict[str, Any]] = {
-    "parentheses": {"grammar": "root ::= " + "(" * 60_000 + '"a"' + ")" * 60_000},
-    "left recursion": {"grammar": 'root ::= root "a" | "b"'},
-    "repetition": {"grammar": 'root ::= "a"{1,1000000000}'},
-    "nested repetition": {"grammar": 'root ::= (((("a"{1,99}){1,99}){1,99}){1,99}){1,99}'},
-    "rules": {"grammar": "".join(f"r{i} ::= r{i + 1} r{i + 1}\n" for i in range(3000))},
-    "megabyte": {"grammar": 'root ::= "' + "a" * (1 << 20) + '"'},
-    "megabyte schema": {"json_schema": {"enum": ["x" * 100 + str(i) for i in range(10_000)]}},
-    "nested schema": {"json_schema": NESTED},
-    "cycle": {"json_schema": CYCLE},
-    "endless": {"json_schema": DEEP_CYCLE},
-    "regex": {"json_schema": {"type": "string", "pattern": "^(a|a|b)*(((a+)+)+)+c{1,5000}$"}},
-    "look-around": {"json_schema": {"type": "string", "pattern": "(?=a)b(?!c)\\1"}},
-    "numbers": {"json_schema": {"type": "integer", "minimum": 1, "maximum": 10**300}},
-    "items": {"json_schema": {"type": "array", "minItems": 10**9}},
-    "remote": {"json_schema": {"$ref": "http://127.0.0.1:9/schema.json"}},
-    "all of": {"json_schema": {"allOf": [{"anyOf": [{"minLength": i}] * 40} for i in range(40)]}},
-}
-
-
-class Stream:
-    """A client in the background, and the number of bytes that it has read."""
-
-    def __init__(self, server: Server) -> None:
-        self.n, self._ends = 0, False
-        self._server = server
-        self._thread = threading.Thread(target=self._run)
-
-    def _run(self) -> None:
-        while not self._ends:
-            body = json.dumps({"prompt": "a = ", "n_predict": 400, "stream": True})
-            head = f"POST /completion HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}"
-            with socket.create_connection(("127.0.0.1", self._server.port)) as connection:
-                connection.sendall(f"{head}\r\nConnection: close\r\n\r\n{body}".encode())
-                while data := connection.recv(1 << 16):
-                    self.n += len(data)
-
-    def __enter__(self) -> Stream:
-        self._thread.start()
-        wait_until(lambda: self.n > 0)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._ends = True
-        self._thread.join()
 
 
 @pytest.mark.parametrize("name", RULES)
