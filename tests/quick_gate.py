@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable, Sequence
+from importlib.util import find_spec
 from pathlib import Path, PurePath
 
 ROOT = Path(__file__).parents[1]
@@ -47,7 +48,14 @@ def chosen_tests(changed: Sequence[PurePath], known: Sequence[str]) -> list[str]
     return list(found)[: len(ALWAYS) + MOST_FILES]
 
 
+def missing_tools() -> list[str]:
+    return [name for name in ("ruff", "mypy", "pytest") if find_spec(name) is None]
+
+
 def main() -> int:
+    if missing := missing_tools():
+        sys.stderr.write(f"{', '.join(missing)} is not installed here; run: make setup\n")
+        return 1
     known = sorted(
         path.relative_to(ROOT).as_posix() for path in (ROOT / "tests").rglob("test_*.py")
     )
