@@ -7,6 +7,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from checked_sources import if_sources_changed
 from shim import sanitizer
 from shim.alone import alone
 from shim.machine import CudaMachine, HostMachine, Machine, cuda_problem, host_problem
@@ -120,8 +121,11 @@ def machine(request: pytest.FixtureRequest) -> Machine:
     return CudaMachine(request.param == "early") if on_device else HostMachine(request.param)
 
 
+@pytest.hookimpl(tryfirst=True)  # before some are left out for their marks
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """While kernels are watched only tests that run some, threads in order."""
+    for item in filter(wants_cubins, items):
+        item.add_marker(if_sources_changed)
     if sanitizer.is_wanted():
         others = [item for item in items if not runs_kernels(item)]
         config.hook.pytest_deselected(items=others)
