@@ -3,7 +3,7 @@ BENCH = PYTHONPATH=tests:tests/lib:tests/cuda_host:$$PYTHONPATH $(PYTHON) -m
 ROWS ?= 1
 REQUESTS ?= 20000
 
-.PHONY: help setup quick check fix test test-all test-timing test-gpu bench bench-kernels bench-gpu bench-profile soak
+.PHONY: help setup quick check fix test test-all check-kernels test-timing test-gpu bench bench-kernels bench-gpu bench-profile soak
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:[^#]*## /\t/' | expand -t 16
@@ -28,14 +28,17 @@ fix: ## repair what can be repaired
 test: ## the tests that need neither minutes nor llama.cpp
 	$(PYTHON) -m pytest -q
 
-test-all: ## with the slow tests, long runs in full, and the comparisons with llama.cpp
+test-all: ## everything: all cases, the slow tests, long runs in full, comparisons with llama.cpp
 	SPEC_TEST_ALL=1 $(PYTHON) -m pytest -q -m "not gpu and not timing"
 
+check-kernels: ## the tests of CUDA sources in full; CI leaves the slow ones out while no source changes
+	PYTHONPATH=tests/lib:tests/cuda_host:$$PYTHONPATH $(PYTHON) -m checked_sources
+
 test-timing: ## the tests that judge by the clock, on an idle machine
-	$(PYTHON) -m pytest -q -m timing -n 0
+	SPEC_TEST_ALL=1 $(PYTHON) -m pytest -q -m timing -n 0
 
 test-gpu: ## all kernels on the CUDA device here, then under compute-sanitizer if there is one
-	$(PYTHON) -m pytest -q -rs -m gpu
+	SPEC_TEST_ALL=1 $(PYTHON) -m pytest -q -rs -m gpu
 	$(PYTHON) tests/cuda_host/sanitizer_run.py
 
 bench: ## CPU and speculation figures beside llama.cpp, on an idle machine; ONLY=moe,context OUT=record.json FILES=folder

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import settings
 from support.processors import all_processors, use_one
+from support.thoroughness import COVERS_ALL
 
 if TYPE_CHECKING:
     from support.tiny_models import TinyModel
 
 MOST_WORKERS = 8  # each needs a gigabyte or so
 
-pytest_plugins = ["support.second_look"]
+pytest_plugins = ["support.second_look", "support.fewer_cases"]
 use_one(os.environ.get("PYTEST_XDIST_WORKER"))
 os.environ.setdefault("SPEC_TOKEN_COUNTS", "0")  # what random models write is worth nothing
 # torch's threads wait for each other in circles, for models as small as these longer than they work
@@ -27,8 +28,9 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# Other processes may stop ours for longer than any example takes.
-settings.register_profile("shared processors", deadline=None)
+# Other processes may stop ours for longer than any example takes. Outside `make test-all` the same
+# examples are tried each time: what others find has no place in the run of an unrelated change.
+settings.register_profile("shared processors", deadline=None, derandomize=not COVERS_ALL)
 settings.load_profile("shared processors")
 
 

@@ -19,11 +19,13 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import psutil
 import pytest
+from shim.alone import alone
 from support.serving import Client
+from support.thoroughness import COVERS_ALL
 
 from nextn.cli.scale_options import (
     MAX_REPLICAS,
@@ -37,9 +39,21 @@ from nextn.cli.shared_options import PlaceOptions
 HANGS_S = 120
 WAITING = "replicas load, or wait for the cluster"
 REAL = [sys.executable, "-c", "from nextn.cli.start import main; main()"]
+Test = TypeVar("Test", bound=Callable[..., None])
 Run = Callable[..., subprocess.CompletedProcess[str]]
 LONG: dict[str, object] = {"prompt": "a = ", "ignore_eos": True, "n_predict": 1200}
-needs_ray = pytest.mark.skipif(find_spec("ray") is None, reason="an extra: nextn[ray]")
+
+
+@pytest.fixture
+def only_cluster() -> Iterator[None]:
+    """No other worker of pytest has a cluster meanwhile: `--ray-address auto` finds any."""
+    with alone("ray"):
+        yield
+
+
+def needs_ray(test: Test) -> Test:
+    lacks_ray = pytest.mark.skipif(find_spec("ray") is None, reason="an extra: nextn[ray]")
+    return cast(Test, lacks_ray(pytest.mark.usefixtures("only_cluster")(test)))
 
 
 @contextlib.contextmanager
@@ -127,7 +141,7 @@ def check_one_killed_under_load(
 ) -> None:
     """Two streams on each replica, and answers of which nothing has been sent yet."""
     assert len(replicas) == 2
-    body = LONG | {"n_predict": 6000, "temperature": 0}
+    body = LONG | {"n_predict": 2500, "temperature": 0}
     alone = json.loads(ask(port, **body).read())["content"]
     streams = [ask(port, **body, stream=True, id_slot=slot) for slot in (0, 1, 4, 5)]
     first = [stream.readline() + stream.readline() for stream in streams]
@@ -202,11 +216,29 @@ def test_two_replicas_of_which_one_is_killed() -> None:
     assert leftovers() == before
 
 
+def check_clients_that_leave(port: int) -> None:
+    """Their slots are free within a step."""
+    for streams in (True, False):
+        connections = []
+        for slot in (1, 6):
+            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=HANGS_S)
+            body = LONG | {"n_predict": 90000, "id_slot": slot, "stream": streams}
+            connection.request("POST", "/completion", json.dumps(body))
+            connections.append(connection)
+        wait_for_busy(port, {1, 6})
+        for connection in connections:
+            connection.close()
+        wait_for_busy(port, set())
+
+
 @needs_ray
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_the_end_of_busy_replicas(number: int) -> None:
+@pytest.mark.parametrize(
+    "number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.exhaustive)]
+)
+def test_clients_that_leave_and_the_end_of_busy_replicas(number: int) -> None:
     with serving("--spec-type", "none", "-c", "100000") as (process, port):
+        check_clients_that_leave(port)
         body = LONG | {"n_predict": 90000}
         responses = [ask(port, **body, stream=True, id_slot=slot) for slot in (0, 1, 4)]
         rests: list[bytes] = []
@@ -232,7 +264,7 @@ def test_the_end_of_busy_replicas(number: int) -> None:
 
 
 @needs_ray
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_two_interrupts_end_them_at_once() -> None:
     with serving("--spec-type", "none", "-c", "100000") as (process, port):
         response = ask(port, **LONG | {"n_predict": 90000}, stream=True)
@@ -243,24 +275,6 @@ def test_two_interrupts_end_them_at_once() -> None:
         process.send_signal(signal.SIGINT)
         assert process.wait(HANGS_S) == 130
         wait_for_the_end(replicas)
-
-
-@needs_ray
-@pytest.mark.slow
-def test_a_client_that_leaves() -> None:
-    """Its slot is free within a step."""
-    with serving("--spec-type", "none", "-c", "100000") as (_, port):
-        for streams in (True, False):
-            connections = []
-            for slot in (1, 6):
-                connection = http.client.HTTPConnection("127.0.0.1", port, timeout=HANGS_S)
-                body = LONG | {"n_predict": 90000, "id_slot": slot, "stream": streams}
-                connection.request("POST", "/completion", json.dumps(body))
-                connections.append(connection)
-            wait_for_busy(port, {1, 6})
-            for connection in connections:
-                connection.close()
-            wait_for_busy(port, set())
 
 
 def wait_for_busy(port: int, wanted: set[int]) -> None:
@@ -275,11 +289,12 @@ def wait_for_busy(port: int, wanted: set[int]) -> None:
 def test_a_model_that_cannot_be_loaded_is_one_line(real_spec: Run, tmp_path: Path) -> None:
     bad = tmp_path / "bad.gguf"
     bad.write_bytes(b"GGUF" + b"\xff" * 100)
-    for args, code, said in (
+    cases = [
         (["-m", str(bad)], 1, "bad.gguf"),
         (["--chat-template", "none_of_it"], 2, "none_of_it"),
         (["-c", "100000000", "-np", "200"], 2, "smaller -c"),
-    ):
+    ]
+    for args, code, said in cases if COVERS_ALL else cases[:1]:  # each makes a cluster
         done = real_spec("serve", "--port", "0", "--replicas", "2", *args)
         assert (done.returncode, done.stdout) == (code, ""), (args, done.stderr)
         lines = [line for line in done.stderr.splitlines() if WAITING not in line]
@@ -288,7 +303,16 @@ def test_a_model_that_cannot_be_loaded_is_one_line(real_spec: Run, tmp_path: Pat
 
 
 @needs_ray
-@pytest.mark.parametrize("address", ["127.0.0.1:1", "auto", "ray://no.such.host.invalid:1"])
+@pytest.mark.parametrize(
+    "address",
+    [
+        "127.0.0.1:1",
+        *(
+            pytest.param(address, marks=pytest.mark.exhaustive)
+            for address in ("auto", "ray://no.such.host.invalid:1")
+        ),
+    ],
+)
 @pytest.mark.slow
 def test_a_cluster_that_is_not_there(real_spec: Run, address: str) -> None:
     done = real_spec("serve", "--port", "0", "--ray-address", address)
@@ -377,7 +401,7 @@ def wait_for_line(log: Path, line: bytes) -> None:
 
 
 @needs_ray
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_cluster_of_two_nodes(two_nodes: tuple[str, list[psutil.Process]]) -> None:
     """One CPU a node, so that each has a replica; the server process has none of them."""
     address, nodes = two_nodes

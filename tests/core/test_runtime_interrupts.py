@@ -94,5 +94,5 @@ def test_an_interrupt_anywhere(runtime: Runtime, n_before: int) -> None:
 @pytest.mark.parametrize("n_before", [0, 1])
 def test_an_interrupt_at_every_boundary(runtime: Runtime, n_before: int) -> None:
     turns = Turns(runtime, n_before)
-    for at in share(range(1, turns.n_boundaries()), 500):
+    for at in share(range(1, turns.n_boundaries()), 200):
         turns.run(Boundary(at, where_signals_come=True))

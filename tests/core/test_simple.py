@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.drafters import Toy, knows, repeats
 from support.running import random_tokens, start
+from support.thoroughness import n_examples
 from support.tiny_models import TinyModel
 
 import nextn.core
@@ -82,7 +83,7 @@ def test_nobody_drafts(runtime: Runtime) -> None:
     assert loop.n_passes == 24
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=n_examples(25), deadline=None)
 @given(data=st.data())
 def test_random_drafts_change_nothing(runtime: Runtime, data: st.DataObject) -> None:
     seed = data.draw(st.integers(0, 3))

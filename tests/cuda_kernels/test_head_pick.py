@@ -26,6 +26,7 @@ from support.picking_rows import (
     requests_of,
 )
 from support.sass import whole
+from support.thoroughness import n_examples
 
 from nextn.core.backend import picking
 from nextn.core.backend.interface import MAXIMA_BLOCK
@@ -144,7 +145,9 @@ SIZES = st.one_of(st.integers(1, 300), st.integers(300, 9_000), st.sampled_from(
 
 
 @settings(
-    deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    deadline=None,
+    max_examples=n_examples(40),
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(size=SIZES, seed=st.integers(0, 2**32))
 @pytest.mark.slow

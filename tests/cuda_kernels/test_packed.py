@@ -20,6 +20,7 @@ from support.packed_rows import (
     unpack,
 )
 from support.sass import whole
+from support.thoroughness import n_examples
 
 from nextn.cuda_kernels.compile import Compiler
 from nextn.cuda_kernels.norm_quant import PACK_ROWS, pack_rows
@@ -109,7 +110,7 @@ def test_where_the_bytes_lie(machine: Machine) -> None:
 
 
 @settings(
-    max_examples=40,
+    max_examples=n_examples(40),
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )

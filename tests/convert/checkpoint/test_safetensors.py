@@ -15,6 +15,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import save_file
+from support.thoroughness import n_examples
 
 from nextn.convert.checkpoint.byte_source import LocalSource
 from nextn.convert.checkpoint.safetensors import MAX_HEADER_BYTES, StoredTensor, read_tensors
@@ -65,7 +66,7 @@ DTYPES = {
     shapes=st.lists(st.lists(st.integers(0, 5), max_size=4), min_size=6, max_size=6),
     seed=st.integers(0, 2**32 - 1),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=n_examples(60), deadline=None)
 def test_as_the_formats_own_library(
     kinds: list[str], shapes: list[list[int]], seed: int, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
@@ -178,7 +179,7 @@ def test_truncation_anywhere_is_noticed() -> None:
 
 
 @given(data=st.binary(max_size=64), at=st.integers(0, 200), byte=st.integers(0, 255))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=n_examples(300), deadline=None)
 def test_any_damage_ends_in_one_line(data: bytes, at: int, byte: int) -> None:
     whole = bytearray(pack({"a": entry(), "b": entry("U8", (5,), (8, 13))}, bytes(13)))
     whole[at % len(whole)] = byte

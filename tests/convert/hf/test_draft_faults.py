@@ -22,6 +22,7 @@ from support.draft_checkpoints import (
     Edit,
     build_draft_checkpoint,
 )
+from support.thoroughness import n_examples
 from support.tiny_models import build_tiny
 
 from nextn.convert.checkpoint import open_checkpoint
@@ -234,7 +235,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], DraftCheck
     return lambda name: built.setdefault(name, build_draft_checkpoint(name, folder))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=n_examples(60), deadline=None)
 @given(
     name=st.sampled_from(sorted(CASES)),
     changes=st.dictionaries(st.sampled_from(NAMES), VALUES, max_size=3),

@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.checkpoints import State, TinyCheckpoint, build_checkpoint
 from support.converting import check_line, convert, plan
+from support.thoroughness import n_examples
 
 from nextn.convert.checkpoint import open_checkpoint
 from nextn.convert.hf import Options, plan_conversion
@@ -221,7 +222,7 @@ NAMES = (
 )  # fmt: skip
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=n_examples(200), deadline=None)
 @given(changes=st.dictionaries(st.sampled_from(NAMES), VALUES, max_size=3))
 def test_any_configuration(hybrid: TinyCheckpoint, changes: dict[str, Any]) -> None:
     with open_checkpoint(hybrid.folder) as checkpoint:

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.converting import check_line
+from support.thoroughness import n_examples
 from support.tokenizer_files import (
     CUTS,
     SPECIALS,
@@ -69,7 +70,7 @@ def byte_level_pairs(
     return out
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=n_examples(150), deadline=None)
 @given(text=PLAIN_TEXTS)
 def test_byte_level_ids(byte_level_pairs: dict[str, tuple[Original, Tokenizer]], text: str) -> None:
     for original, ours in byte_level_pairs.values():
@@ -87,7 +88,7 @@ def merged_pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Original, Tok
     return Original.from_str(definition), load_tokenizer(keys)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=n_examples(150), deadline=None)
 @given(text=TEXTS.filter(lambda text: text and "<" not in text))
 def test_sentence_piece_ids_from_merges(merged_pair: tuple[Original, Tokenizer], text: str) -> None:
     original, ours = merged_pair
@@ -302,7 +303,7 @@ PLACES = [
 ]  # fmt: skip
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=n_examples(120), deadline=None)
 @given(place=st.sampled_from(PLACES), value=JSON, bytewise=st.booleans())
 def test_damaged_definitions(place: tuple[Any, ...], value: Any, bytewise: bool) -> None:
     definition = json.loads(byte_level("qwen2") if bytewise else sentence_piece_merges())
@@ -368,7 +369,7 @@ def plain_pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Original, Toke
     return Original.from_str(definition), load_tokenizer(keys)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=n_examples(150), deadline=None)
 @given(text=TEXTS.filter(lambda text: "\u2581" not in text))
 def test_plain_ids(plain_pair: tuple[Original, Tokenizer], text: str) -> None:
     original, ours = plain_pair

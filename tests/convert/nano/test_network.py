@@ -141,7 +141,7 @@ def test_the_loss_of_a_head_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
         assert torch.allclose(mine, theirs, atol=1e-5)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_fused_loops_compute_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = torch.randint(0, 300, (2, 40 + losses.AHEAD))
     found, made = [], randomise(Network(SMALL_NANO))

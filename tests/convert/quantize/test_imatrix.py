@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from support.quantize_families import write_importance
+from support.thoroughness import n_examples
 
 from nextn.convert.quantize.imatrix import read_importance
 from nextn.core.errors import FileFormatError
@@ -88,7 +89,7 @@ def test_no_importance_in_a_model(tmp_path: Path) -> None:
         read_importance(tmp_path / "f")
 
 
-@settings(max_examples=200)
+@settings(max_examples=n_examples(200))
 @given(st.binary(max_size=80), st.integers(0, 200), st.integers(0, 255))
 def test_any_bytes_are_read_or_refused(
     tmp_path_factory: pytest.TempPathFactory, noise: bytes, at: int, value: int

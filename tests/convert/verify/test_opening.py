@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from safetensors.numpy import save_file
 from support.gguf_bytes import gguf, string_pair
 from support.hub import COMMIT, Hub, serve_hub
+from support.thoroughness import n_examples
 from support.tiny_models import build_tiny
 from support.vocab import tokenizer_metadata
 
@@ -247,7 +248,7 @@ VALUES = st.one_of(
 
 
 @given(data=st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=n_examples(60), deadline=None)
 def test_any_keys_and_any_holes_end_in_a_report(data: st.DataObject) -> None:
     """Never a traceback, whatever is in a file that can be read at all."""
     whole = whole_file()
@@ -322,7 +323,7 @@ def test_shards_in_a_repository(hub: Hub, shards: list[Path]) -> None:
 
 
 @given(cut=st.integers(8, 200_000))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=n_examples(40), deadline=None)
 def test_the_beginning_of_a_header_asks_for_more(cut: int) -> None:
     """Or has all of it: never anything else, and never another header."""
     data = nano.path().read_bytes()

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.blocks import identity
 from support.running import PAGES, Machine, Running, load, random_tokens
+from support.thoroughness import n_examples
 from support.tiny_models import TinyModel
 
 from nextn.core.backend import create_backend
@@ -132,7 +133,7 @@ RUNS = [("torch", WINDOW), ("cpu", WINDOW), ("cpu", WIDE)]
 
 
 @pytest.mark.parametrize(("device", "window"), RUNS)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=n_examples(40), deadline=None)
 @given(st.data(), st.sampled_from(HeadOrder))
 def test_rejected_rows_leave_no_trace_in_any_bit(
     device: str, window: int, data: st.DataObject, order: HeadOrder
@@ -189,7 +190,7 @@ def machine(tiny: Tiny, device: str) -> Machine:
     return Machine(*load(tiny("qwen35").path, device), window=WINDOW)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=n_examples(20), deadline=None)
 @given(rounds(), st.integers(1, 20), st.sampled_from(DEVICES))
 def test_model_after_rejections_equals_a_fresh_run(
     tiny: Tiny, plan: Plan, n_prompt: int, device: str

@@ -24,6 +24,7 @@ from support.scripted import (
     params,
     write_alone_in,
 )
+from support.thoroughness import n_examples
 
 from nextn.core.engine.engine import Engine
 from nextn.core.engine.sequence import Sequence
@@ -165,7 +166,7 @@ def check_windows(engine: Engine, sequences: Sequences[Sequence]) -> None:
     pages[[page for page in range(pool.n_pages) if pool.is_free(page)]] = NEVER_WRITTEN
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=n_examples(150), deadline=None)
 @given(
     ENGINES,
     st.lists(ACTIONS, max_size=25),

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from support.gguf_bytes import gguf, info
+from support.thoroughness import n_examples
 
 from nextn.core.errors import FileFormatError
 from nextn.core.gguf.quants import FORMATS
@@ -20,7 +21,7 @@ DIMS = st.lists(st.sampled_from(EDGES) | st.integers(0, 9) | st.integers(0, 2**6
 DATA = bytes(4096)
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=n_examples(500), deadline=None)
 @given(dims=DIMS, kind=st.sampled_from(sorted(FORMATS)))
 @example(dims=[2**62, 0], kind=0)
 @example(dims=[4194305, 4194305, 211106198978564], kind=0)

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import gguf_bytes as raw
 from support.llama_cpp import LlamaCpp
+from support.thoroughness import n_examples
 
 from nextn.core.errors import ConfigError, FileFormatError, NextnError
 from nextn.core.gguf.quants import FORMATS, find_format
@@ -190,7 +191,7 @@ def tensor_data(draw: st.DrawFn) -> TensorData:
     return TensorData(name, shape, fmt, rng.bytes(fmt.n_bytes(math.prod(shape))))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=n_examples(150), deadline=None)
 @given(
     metadata=st.dictionaries(NAMES.filter(lambda k: not k.startswith("split.")), typed_values()),
     tensors=st.lists(tensor_data(), max_size=6, unique_by=lambda tensor: tensor.name),

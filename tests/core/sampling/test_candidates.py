@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from support.thoroughness import n_examples
 
 from nextn.core.backend.interface import MAXIMA_BLOCK
 from nextn.core.errors import NonFiniteError
@@ -90,7 +91,7 @@ def block_maxima(row: NDArray[np.float32]) -> NDArray[np.float32]:
     return np.asarray(padded.reshape(-1, MAXIMA_BLOCK).max(axis=1))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=n_examples(60), deadline=None)
 @given(st.integers(1, 9000), st.integers(1, 60), st.integers(1, 400), st.integers(0, 2**32 - 1))
 def test_known_block_maxima_change_nothing(size: int, count: int, levels: int, seed: int) -> None:
     """Few levels make many ties; some tokens are masked."""

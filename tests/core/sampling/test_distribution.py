@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.thoroughness import n_examples
 
 from nextn.core.errors import ConfigError, NonFiniteError
 from nextn.core.sampling.candidates import Candidates
@@ -214,7 +215,7 @@ def test_the_law_of_now_is_what_picks_are_drawn_from(params: SamplingParams) -> 
     assert frequencies(picks) == pytest.approx(np.mean(distributions, axis=0), abs=0.03)
 
 
-@settings(max_examples=20)
+@settings(max_examples=n_examples(20))
 @given(LAWS, st.sampled_from([PICK_TOKEN, RESIDUAL, DRAFT_TOKEN]))
 def test_draws_have_the_law(distribution: Distribution, purpose: int) -> None:
     sampler = Sampler(SamplingParams(seed=5), n_vocab=N_VOCAB)

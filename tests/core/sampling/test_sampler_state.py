@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from support.thoroughness import n_examples
 
 from nextn.core.errors import ConfigError, FileFormatError, NonFiniteError
 from nextn.core.sampling.params import SamplingParams
@@ -88,7 +89,7 @@ def test_the_text_depends_on_the_seed_only_where_it_should(kind: str) -> None:
 
 
 @ALL
-@settings(max_examples=15)
+@settings(max_examples=n_examples(15))
 @given(data=st.data())
 def test_drafts_never_change_the_text(kind: str, data: st.DataObject) -> None:
     """Sample and match: copies draft, wrong at random places; every row is picked in order."""

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.serving import Server
+from support.thoroughness import n_examples
 
 P = {"prompt": "a = "}
 DEEP = b'{"prompt":' + b"[" * 100_000 + b"]" * 100_000 + b"}"
@@ -156,7 +157,7 @@ JSON = st.recursive(
 NAMES = [*sorted({name for name, _ in FIELDS} - {"prompt", "n_predict"}), "messages"]
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=n_examples(120), deadline=None)
 @given(st.dictionaries(st.sampled_from(NAMES), JSON, min_size=1, max_size=3))
 def test_no_value_of_any_field_is_a_bug(server: Server, body: dict[str, Any]) -> None:
     status, told, _ = server.request("POST", "/completion", {**P, **body, "n_predict": 1})

@@ -78,7 +78,11 @@ def test_whatever_is_described_holds() -> None:
                 modes.append(schemathesis.GenerationMode.NEGATIVE)
             for mode in modes:
 
-                @settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
+                @settings(
+                    max_examples=15,
+                    deadline=None,
+                    suppress_health_check=list(HealthCheck),
+                )
                 @given(case=operation.as_strategy(generation_mode=mode))
                 def run(case: Any) -> None:
                     case.call_and_validate(checks=wanted, timeout=60)

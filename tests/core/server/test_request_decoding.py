@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.thoroughness import n_examples
 
 from nextn.core.sampling.params import SamplingParams
 from nextn.core.server.api_errors import ApiError
@@ -97,7 +98,7 @@ VALUES = st.recursive(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=n_examples(300), deadline=None)
 @given(st.sampled_from(BODIES), st.dictionaries(st.sampled_from(NAMES), VALUES, max_size=3))
 def test_any_json_is_decoded_or_refused(body: type[Any], values: dict[str, Any]) -> None:
     refusal = None

@@ -117,7 +117,7 @@ def test_a_writer_is_killed_at_any_moment(tmp_path: Path) -> None:
     kill_often(tmp_path / "corpus", 4, 0.6)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_many_kills(tmp_path: Path) -> None:
     kill_often(tmp_path / "corpus", 60, 1.5)
 

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import corpora
 from support.corpora import VOCABULARY, keep_on, random_text, texts_in, words_of, writer_of
+from support.thoroughness import n_examples
 
 from nextn.core.errors import FileFormatError, NextnError
 from nextn.core.gguf.atomic_write import UNFINISHED
@@ -102,7 +103,7 @@ def test_names_with_characters_of_patterns(tmp_path: Path) -> None:
 
 
 @given(st.data())
-@settings(max_examples=40)
+@settings(max_examples=n_examples(40))
 def test_any_beginning_of_the_file_is_a_corpus(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
@@ -292,7 +293,7 @@ def test_an_empty_file_becomes_a_corpus(tmp_path: Path) -> None:
 
 
 @given(st.binary(max_size=300))
-@settings(max_examples=60)
+@settings(max_examples=n_examples(60))
 def test_any_bytes_behind_a_header(tmp_path_factory: pytest.TempPathFactory, tail: bytes) -> None:
     path = tmp_path_factory.mktemp("corpus") / "corpus"
     filled(path, 2)

@@ -24,6 +24,7 @@ from support.scripted import (
     make_engine,
     write_alone,
 )
+from support.thoroughness import n_examples
 
 from nextn.core.engine.engine import Engine
 from nextn.core.engine.sequence import Sequence
@@ -113,7 +114,7 @@ class Life:
         assert_nothing_is_held(self.engine)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=n_examples(200), deadline=None)
 @given(
     st.tuples(st.booleans(), st.booleans()),
     st.booleans(),

@@ -19,6 +19,7 @@ from support.scripted import (
     make_engine,
     write_alone,
 )
+from support.thoroughness import n_examples
 
 from nextn.core.engine.engine import Engine
 from nextn.core.errors import ConfigError
@@ -160,7 +161,7 @@ def test_a_right_prediction_is_taken_whole() -> None:
     assert PREDICTION not in {n for n, c in other.stats.by_source.items() if c.drafted}
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=n_examples(40), deadline=None)
 @given(
     st.lists(st.integers(0, 5), max_size=30),
     st.lists(st.integers(0, 5), max_size=30),

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.thoroughness import n_examples
 from support.vocab import byte_characters, tokenizer_metadata
 
 from nextn.core.errors import ConfigError
@@ -76,7 +77,7 @@ PIECES_OF_TEXT = st.sampled_from(
 TEXTS = st.lists(PIECES_OF_TEXT, max_size=12).map("".join)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=n_examples(150), deadline=None)
 @given(st.sampled_from(PAIRS), st.data())
 def test_what_the_draft_model_reads_is_the_text(pair: tuple[str, str], data: st.DataObject) -> None:
     """Any tokens, in any portions, broken characters included."""
@@ -100,7 +101,7 @@ def test_what_the_draft_model_reads_is_the_text(pair: tuple[str, str], data: st.
         assert len(bytes_of(draft, reader.ids[reader.n_final :])) <= MAX_OPEN + 4
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=n_examples(150), deadline=None)
 @given(st.sampled_from(PAIRS), st.data())
 def test_a_draft_comes_back_as_whole_tokens_of_its_bytes(
     pair: tuple[str, str], data: st.DataObject

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.thoroughness import n_examples
 
 from nextn.core.errors import FileFormatError, NextnError
 from nextn.core.state.snapshot import SequenceSnapshot
@@ -110,7 +111,9 @@ def test_every_missing_end_is_noticed(tmp_path: Path) -> None:
 
 
 @settings(
-    max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=n_examples(300),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(st.data())
 def test_sealed_damage_is_refused_or_harmless(tmp_path: Path, data: st.DataObject) -> None:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.thoroughness import n_examples
 
 from nextn.core.errors import FileFormatError, ModelError, NextnError
 from nextn.core.tokenizer import load_chat_template, load_tokenizer
@@ -111,7 +112,7 @@ _arrays = st.one_of(
 )
 
 
-@settings(max_examples=150)
+@settings(max_examples=n_examples(150))
 @given(
     model=st.sampled_from(sorted(GOOD)),
     changes=st.dictionaries(
@@ -129,7 +130,7 @@ def test_any_metadata_loads_or_is_refused(
     tokenizer.decode(tokenizer.encode(text), show_special=True)
 
 
-@settings(max_examples=80)
+@settings(max_examples=n_examples(80))
 @given(tokens=st.lists(_texts, min_size=1, max_size=12, unique=True), data=st.data())
 def test_any_small_vocabulary_works_or_is_refused(tokens: list[str], data: st.DataObject) -> None:
     n = len(tokens)

@@ -48,8 +48,11 @@ def test_cutting_is_not_quadratic(pre: str, name: str) -> None:
     check(load_tokenizer(byte_bpe(pre, MERGES)), TEXTS[name])
 
 
+ONE_OF_EACH_RULE = {id(rule): pre for pre, rule in PRE_TOKENIZERS.items()}.values()
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("pre", PRE_TOKENIZERS)
+@pytest.mark.parametrize("pre", ONE_OF_EACH_RULE)
 def test_no_rule_is_quadratic(pre: str) -> None:
     """Texts half as long, of which a quadratic step still takes many times the limit."""
     rule = PRE_TOKENIZERS[pre]

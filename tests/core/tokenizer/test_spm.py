@@ -7,6 +7,7 @@ from itertools import pairwise
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.thoroughness import n_examples
 
 from nextn.core.errors import FileFormatError
 from nextn.core.tokenizer import Tokenizer, load_tokenizer
@@ -99,7 +100,7 @@ def test_long_words_are_merged_as_short_ones_are() -> None:
         assert spell(tokenizer, text) == plain_merge(text.replace(" ", "▁"), metadata)
 
 
-@settings(max_examples=60)
+@settings(max_examples=n_examples(60))
 @given(text=st.text(st.characters(codec="utf-8"), max_size=40))
 def test_text_survives_the_way_there_and_back(text: str) -> None:
     tokenizer = load_tokenizer(spm(WORDS))

@@ -1,4 +1,4 @@
-"""How much a long run covers: everything under `make test-all`, a share of it elsewhere."""
+"""How much a run of the tests covers: everything under `make test-all`, a share of it elsewhere."""
 
 from __future__ import annotations
 
@@ -16,3 +16,8 @@ def share(items: Sequence[T], n: int) -> Sequence[T]:
     if COVERS_ALL or len(items) <= n:
         return items
     return [items[i] for i in sorted(random.Random(len(items)).sample(range(len(items)), n))]
+
+
+def n_examples(n: int) -> int:
+    """How many examples hypothesis tries of `n`."""
+    return n if COVERS_ALL else max(10, n // 4)

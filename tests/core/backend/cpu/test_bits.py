@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.every_family import EVERY_FAMILY
 from support.running import PAGES, Machine, Running, load, random_tokens
+from support.thoroughness import n_examples
 from support.tiny_gemma import GEMMAS
 from support.tiny_models import TinyModel
 
@@ -50,7 +51,7 @@ def plans(draw: st.DrawFn) -> tuple[str, str, str, list[int], list[int], int]:
     return family, quantise, device, cuts(draw, LENGTH), cuts(draw, LENGTH), threads
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=n_examples(30), deadline=None)
 @given(plans())
 @pytest.mark.slow
 def test_any_cut_beside_any_company_on_any_threads(

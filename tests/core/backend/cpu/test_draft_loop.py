@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.draft_loops import MAX_DRAFT, MAX_ROWS, Drafter, Text, Texts, assert_alike
+from support.thoroughness import n_examples
 from support.tiny_models import TinyModel
 
 from nextn.core.backend.cpu.backend import CpuBackend
@@ -90,7 +91,7 @@ def test_native_is_host_on_every_set(tiny: Tiny, set_name: str, threads: int, n_
         compare(drafter(tiny, "mtp", set_name, threads, "Q4_0", n_taken), seed, STOPS)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=n_examples(40), deadline=None)
 @given(
     st.integers(0, 2**32),
     st.sampled_from(sorted(KINDS)),

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.thoroughness import n_examples
 from support.tiny_models import TinyModel
 
 from nextn.core.backend.cpu.backend import CpuBackend
@@ -67,7 +68,7 @@ def check(run: Run, texts: list[list[int]], samplers: list[Sampler | None]) -> i
     return n_left_out
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=n_examples(40), deadline=None)
 @given(st.integers(0, 2**32), st.sampled_from([1, 2, 3]))
 def test_picks_are_those_of_the_sampler(tiny: Tiny, seed: int, threads: int) -> None:
     run, n_vocab = runner(tiny, threads)

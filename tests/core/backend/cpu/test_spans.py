@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.blocks import identity
+from support.thoroughness import n_examples
 
 from nextn.core.backend import create_backend
 from nextn.core.backend.cpu.kernels.spans import SPAN
@@ -99,7 +100,7 @@ def test_near_the_reference(types: KvTypes, window: int) -> None:
     assert np.median(error[SPAN:]) < limits[1]
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=n_examples(25), deadline=None)
 @given(
     st.sampled_from(sorted(HEADS)),
     st.sampled_from(WINDOWS),

@@ -6,6 +6,7 @@ import random
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.thoroughness import n_examples
 
 from nextn.core.server.replicas.forwarding import ForwardedRequest
 from nextn.core.server.replicas.prefix_keys import RoutingHint
@@ -129,7 +130,7 @@ def test_a_replica_that_is_lost_and_comes_back() -> None:
     assert made.loads["new"].n_sequences == 0
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=n_examples(300), deadline=None)
 @given(
     steps=st.lists(
         st.one_of(
