@@ -14,7 +14,7 @@ from torch.nn.functional import silu, softplus
 
 from ..layers import DeltaRule, HeadOrder
 from ..step import Step, n_kept
-from .paged_attention import normed
+from .paged_attention import exact_sigmoid, normed
 from .state import DeltaLayer, ReferenceState
 
 
@@ -24,8 +24,7 @@ def delta_rule(rows: Tensor, delta: DeltaRule, state: ReferenceState, step: Step
     s = delta.shape
     widths = [s.channels, s.value_width, s.n_value_heads, s.n_value_heads]
     mixed, z, beta, alpha = torch.split(rows, widths, dim=1)
-    decays = torch.exp(delta.a * softplus(alpha + delta.dt_bias))  # (T, Hv)
-    betas = torch.sigmoid(beta)
+    decays, betas = _gates(alpha, beta, delta)  # (T, Hv)
     out = rows.new_empty(len(rows), s.n_value_heads, s.head_dim)
     for b in range(step.n_sequences):
         at, slot = step.rows(b), int(step.slots[b])
@@ -46,6 +45,11 @@ def delta_rule(rows: Tensor, delta: DeltaRule, state: ReferenceState, step: Step
             out[at][t] = torch.einsum("hvk,hk->hv", window.S, _per_value_head(q[t], delta))
     gated = normed(out, delta.norm) * silu(z.unflatten(1, (s.n_value_heads, -1)))
     return gated.flatten(1)
+
+
+def _gates(alpha: Tensor, beta: Tensor, delta: DeltaRule) -> tuple[Tensor, Tensor]:
+    decays = torch.exp(delta.a.double() * softplus((alpha + delta.dt_bias).double()))
+    return decays.float(), exact_sigmoid(beta)
 
 
 def advance_state(state: Tensor, decay: Tensor, update: Tensor, key: Tensor) -> Tensor:

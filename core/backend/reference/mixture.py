@@ -10,6 +10,7 @@ from torch.nn.functional import gelu, silu
 
 from ..layers import OAI_SLOPE, Gate, GateActivation, Gating, Moe
 from .float_matrix import ReferenceMatrix
+from .paged_attention import exact_sigmoid
 
 # Keeps a division by a sum of vanishing probabilities finite: llama.cpp's value.
 SMALLEST_SUM = 2.0**-14
@@ -39,7 +40,7 @@ def gated_halves(both: Tensor, gate: Gate) -> Tensor:
 def route(logits: Tensor, moe: Moe) -> tuple[Tensor, Tensor]:
     """Experts of each row and their weights, (T, n_used) each, best first, lower index on ties."""
     if moe.gating is Gating.SIGMOID:
-        probs = torch.sigmoid(logits)
+        probs = exact_sigmoid(logits)
     elif moe.gating is Gating.SOFTMAX:
         probs = torch.softmax(logits, dim=-1)
     else:
@@ -52,7 +53,7 @@ def route(logits: Tensor, moe: Moe) -> tuple[Tensor, Tensor]:
     if moe.gating is Gating.SOFTMAX_OF_CHOSEN:
         weights = torch.softmax(weights, dim=-1)
     elif moe.gating is Gating.SIGMOID_OF_CHOSEN:
-        weights = torch.sigmoid(weights)
+        weights = exact_sigmoid(weights)
     if moe.normalise:
         weights = weights / weights.sum(-1, keepdim=True).clamp_min(SMALLEST_SUM)
     weights = weights * moe.scale
@@ -84,6 +85,6 @@ def moe(a: Tensor, moe: Moe, routed_by: Tensor) -> Tensor:
         inner = gated_halves(moe.shared.gate_up.product(a), moe.shared.gate)
         shared = moe.shared.down.product(inner)
         if moe.shared.gate_inp is not None:
-            shared = shared * torch.sigmoid(moe.shared.gate_inp.product(a))
+            shared = shared * exact_sigmoid(moe.shared.gate_inp.product(a))
         routed = routed + shared
     return routed

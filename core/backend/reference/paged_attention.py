@@ -21,6 +21,12 @@ def normed(x: Tensor, norm: Norm) -> Tensor:
     return x if norm.bias is None else x + norm.bias
 
 
+def exact_sigmoid(x: Tensor) -> Tensor:
+    """In double precision: torch computes the last few of many floats otherwise, so that the bits
+    of a narrow row would depend on how many rows a step has."""
+    return torch.sigmoid(x.double()).float()
+
+
 def soft_cap(x: Tensor, cap: float) -> Tensor:
     return cap * torch.tanh(x / cap) if cap else x
 

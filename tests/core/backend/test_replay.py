@@ -128,8 +128,7 @@ def delta_alone(order: HeadOrder, device: str) -> DeltaLayerAlone:
     return DeltaLayerAlone(order, device)
 
 
-# torch's exp is another one for the last few of many numbers: bits are equal in small steps only.
-RUNS = [("torch", WINDOW), ("cpu", WINDOW), ("cpu", WIDE)]
+RUNS = [(device, window) for device in DEVICES for window in (WINDOW, WIDE)]
 
 
 @pytest.mark.parametrize(("device", "window"), RUNS)
