@@ -152,7 +152,7 @@ def test_damaged_files(tmp_path: Path) -> None:
     check_counts(2_000, *fuzz_files(2_000, tmp_path))
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_many_damaged_files(tmp_path: Path) -> None:
     check_counts(20_000, *fuzz_files(20_000, tmp_path))
 
@@ -217,6 +217,6 @@ def test_absurd_metadata(tmp_path: Path) -> None:
     assert fuzz_metadata(500, tmp_path) > 1000
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_much_absurd_metadata(tmp_path: Path) -> None:
     assert fuzz_metadata(20_000, tmp_path) > 40_000

@@ -53,7 +53,7 @@ def far_logits(path: Path, tokens: list[int], n_out: int) -> Any:
 
 @pytest.mark.peer
 @pytest.mark.slow
-@pytest.mark.parametrize("n", [CHUNK - 1, CHUNK + 20])
+@pytest.mark.parametrize("n", [pytest.param(CHUNK - 1, marks=pytest.mark.exhaustive), CHUNK + 20])
 def test_llama_cpp_changes_chunks_where_we_do(
     n: int, tiny: Tiny, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

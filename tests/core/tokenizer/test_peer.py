@@ -52,7 +52,7 @@ def check(metadata: Metadata, texts: list[str], folder: Path) -> None:
 @pytest.mark.skipif(not FOLDER.is_dir(), reason=SKIP_REASON)
 @pytest.mark.parametrize("name", NAMES)
 def test_real_vocabularies(name: str, tmp_path: Path) -> None:
-    check(real(name), random_texts(5000, seed=1), tmp_path)
+    check(real(name), random_texts(5000 if COVERS_ALL else 1000, seed=1), tmp_path)
 
 
 @pytest.mark.skipif(not FOLDER.is_dir(), reason=SKIP_REASON)
@@ -100,7 +100,8 @@ ONE_OF_EACH_RULE = {id(rule): pre for pre, rule in PRE_TOKENIZERS.items()}.value
 @pytest.mark.slow
 @pytest.mark.parametrize("pre", PRE_TOKENIZERS if COVERS_ALL else ONE_OF_EACH_RULE)
 def test_many_texts_of_every_rule(pre: str, vocabularies: Vocabularies, tmp_path: Path) -> None:
-    texts = random_texts(3500, seed=5) + narrow_texts("aA1 1234\u0663\n .'s\u0301\u6f22", 1500, 6)
+    n = 500 if COVERS_ALL else 100
+    texts = random_texts(7 * n, 5) + narrow_texts("aA1 1234\u0663\n .'s\u0301\u6f22", 3 * n, 6)
     check(with_pre(pre, vocabularies), texts, tmp_path)
 
 

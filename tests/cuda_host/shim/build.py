@@ -42,7 +42,7 @@ Mode = Literal["plain", "addresses", "races"]
 ADDRESS = ("-fsanitize=address", "-fsanitize-recover=address")
 SLOW = ("-O1", "-g1", "-fno-omit-frame-pointer")
 SOURCE_FLAGS: dict[Mode, tuple[str, ...]] = {
-    "plain": ("-O1",),
+    "plain": ("-Og",),
     "addresses": (*SLOW, *ADDRESS),
     "races": ("-O1", "-g1", "-fsanitize=thread"),
 }

@@ -17,6 +17,7 @@ from support.llama_cpp import LlamaCpp
 from support.random_file import Sizes, write_random_qwen35
 from support.running import PAGE_LEN, Machine, Running, load, random_tokens
 
+EXHAUSTIVE = pytest.mark.exhaustive
 pytestmark = [pytest.mark.peer, pytest.mark.slow]
 SIZES = Sizes(
     n_layers=4, n_embd=256, n_ff=512, n_vocab=512, n_heads=4, n_kv_heads=2, head_dim=64,
@@ -70,7 +71,10 @@ def measure(path: Path) -> tuple[Floats, Floats]:
     return np.concatenate(first), np.concatenate(second)
 
 
-@pytest.mark.parametrize("recipe", ["Q4_0", "Q4_K", "Q6_K", "Q8_0"])
+RECIPES = ["Q4_K", "Q8_0", *(pytest.param(name, marks=EXHAUSTIVE) for name in ("Q4_0", "Q6_K"))]
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
 def test_as_near_to_the_reference_as_llama_cpp(
     recipe: str, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
