@@ -70,7 +70,7 @@ def attend(qkv: Tensor, attention: Attention, state: ReferenceState, step: Step)
             hidden[:, 0] |= torch.arange(len(hidden), device=hidden.device) + past > 0
         out[rows] = _attend_cells(q[rows], state.kv[attention.layer], cells, hidden, attention)
     if gate is not None:
-        out = out * torch.sigmoid(gate)
+        out = out * exact_sigmoid(gate)
     return (out * attention.value_scale).flatten(1)
 
 

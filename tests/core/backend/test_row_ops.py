@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
+import torch
 
 from nextn.core.backend import create_backend
 from nextn.core.backend.interface import Backend, Ops, Output, Rows, State, StateRoom, Taps
@@ -20,6 +21,7 @@ from nextn.core.backend.layers import (
     StateShape,
     Vector,
 )
+from nextn.core.backend.reference.paged_attention import exact_sigmoid
 from nextn.core.backend.step import Step, StepPart, build_step
 from nextn.core.gguf.quants import find_format
 from nextn.core.gguf.reader import Tensor
@@ -218,3 +220,12 @@ def test_a_nan_passes_limits_and_caps() -> None:
         got = OpAlone(make, 32, "cpu").rows(rows)
         assert np.isfinite(got[0]).all()
         assert np.isnan(got[1]).all()
+
+
+@pytest.mark.parametrize("width", [1, 3, 4, 6, 12])
+def test_narrow_gates_have_the_same_bits_in_steps_of_any_number_of_rows(width: int) -> None:
+    rows = torch.from_numpy(np.random.default_rng(0).normal(0, 3, (99, width)).astype(np.float32))
+    whole = exact_sigmoid(rows)
+    for n in (1, 2, 5, 16):
+        parts = torch.cat([exact_sigmoid(part) for part in rows.split(n)])
+        assert torch.equal(parts, whole)
