@@ -10,7 +10,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from shim import sanitizer
+from shim.machine import host_problem
+from support.sass import disassembler
 
+from nextn.cuda_kernels.compile import nvrtc_problem
 from nextn.cuda_kernels.kernel import FOLDER
 
 HERE = Path(__file__).parent
@@ -30,12 +34,25 @@ def digest() -> str:
     return found.hexdigest()
 
 
+def problem() -> str | None:
+    """Why tests would be skipped here: then nothing is noted."""
+    problems = (host_problem(), sanitizer.unavailable_reason(), nvrtc_problem())
+    lacking = [problem for problem in problems if problem]
+    if disassembler() is None:
+        lacking.append("nvidia-cuda-nvdisasm is not installed")
+    return lacking[0] if lacking else None
+
+
 def main() -> int:
+    if lacks := problem():
+        sys.stderr.write(f"the CUDA sources cannot be checked here: {lacks}\n")
+        return 1
+    before = digest()
     tests = [sys.executable, "-m", "pytest", "-q", "-m", "not gpu and not timing", *TESTS]
     env = os.environ | {"SPEC_TEST_ALL": "1"}
     code = subprocess.run(tests, cwd=ROOT, env=env, check=False).returncode
     if code == 0:
-        NOTED.write_text(digest() + "\n", encoding="ascii")
+        NOTED.write_text(before + "\n", encoding="ascii")
     return code
 
 
