@@ -54,7 +54,7 @@ def missing_tools() -> list[str]:
 
 def main() -> int:
     if missing := missing_tools():
-        sys.stderr.write(f"{', '.join(missing)} is not installed here; run: make setup\n")
+        sys.stderr.write(f"not installed here: {', '.join(missing)}; run: make setup\n")
         return 1
     known = sorted(
         path.relative_to(ROOT).as_posix() for path in (ROOT / "tests").rglob("test_*.py")

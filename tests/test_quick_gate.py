@@ -49,3 +49,11 @@ def test_the_rules_of_the_house_are_always_run(gate: ModuleType) -> None:
     assert all((ROOT / name).is_file() for name in gate.ALWAYS)
     many = [PurePath(f"tests/test_{i}.py") for i in range(50)]
     assert len(gate.chosen_tests(many, KNOWN)) == len(gate.ALWAYS) + gate.MOST_FILES
+
+
+def test_missing_tools_are_one_line(
+    gate: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(gate, "find_spec", lambda name: None if name != "pytest" else object())
+    assert gate.main() == 1
+    assert capsys.readouterr().err == "not installed here: ruff, mypy; run: make setup\n"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.thoroughness import COVERS_ALL
@@ -12,13 +13,22 @@ from support.thoroughness import COVERS_ALL
 N_REQUESTS, BURST = (600, 100) if COVERS_ALL else (200, 40)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("args", [(), ("--spec-type", "none")])
-def test_some_hundreds_of_requests(args: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+def run(monkeypatch: pytest.MonkeyPatch, n: int, burst: int, args: tuple[str, ...] = ()) -> Any:
     monkeypatch.syspath_prepend(str(Path(__file__).parents[1]))
     soak = importlib.import_module("bench.soak")
     monkeypatch.setenv("PYTHONPATH", ":".join(sys.path))
-    found = soak.soak(N_REQUESTS, burst=BURST, args=args)
+    return soak.soak(n, burst=burst, args=args)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("args", [(), ("--spec-type", "none")])
+def test_some_hundreds_of_requests(args: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    found = run(monkeypatch, N_REQUESTS, BURST, args)
     assert not found.faults
     assert found.counts["text"] > N_REQUESTS // 3
     assert found.counts["burst"] + found.counts["refused"] == BURST
+
+
+@pytest.mark.timing
+def test_health_is_answered_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert run(monkeypatch, 600, 100).health_p99 < 1.0

@@ -9,7 +9,7 @@ import pytest
 from nextn.core.tokenizer import Tokenizer, load_tokenizer
 from nextn.core.tokenizer.pretokenizers import PRE_TOKENIZERS
 
-from .vocabularies import byte_bpe, char_bpe, spm
+from .vocabularies import ONE_OF_EACH_RULE, byte_bpe, char_bpe, spm
 
 MERGES = ("a a", "aa aa", "Ġ Ġ", "ĠĠ ĠĠ", "Ċ Ċ", "1 1")
 TEXTS = {
@@ -46,9 +46,6 @@ def test_sentencepiece_is_not_quadratic(name: str) -> None:
 @pytest.mark.slow
 def test_cutting_is_not_quadratic(pre: str, name: str) -> None:
     check(load_tokenizer(byte_bpe(pre, MERGES)), TEXTS[name])
-
-
-ONE_OF_EACH_RULE = {id(rule): pre for pre, rule in PRE_TOKENIZERS.items()}.values()
 
 
 @pytest.mark.slow

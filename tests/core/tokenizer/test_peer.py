@@ -17,6 +17,7 @@ from .texts import narrow_texts, random_texts
 from .vocabularies import (
     FOLDER,
     NAMES,
+    ONE_OF_EACH_RULE,
     SKIP_REASON,
     Metadata,
     char_bpe,
@@ -92,9 +93,6 @@ def test_every_name_of_llama_cpp_is_known() -> None:
 @pytest.mark.parametrize("pre", PRE_TOKENIZERS)
 def test_every_pre_tokenizer(pre: str, vocabularies: Vocabularies, tmp_path: Path) -> None:
     check(with_pre(pre, vocabularies), random_texts(300, seed=2), tmp_path)
-
-
-ONE_OF_EACH_RULE = {id(rule): pre for pre, rule in PRE_TOKENIZERS.items()}.values()
 
 
 @pytest.mark.slow

@@ -11,8 +11,12 @@ from pathlib import Path
 
 from nextn.core.gguf.reader import open_gguf
 from nextn.core.tokenizer.bpe import BYTE_CHARS
+from nextn.core.tokenizer.pretokenizers import PRE_TOKENIZERS
 
 Metadata = dict[str, object]
+
+# A name of each rule; some rules have several.
+ONE_OF_EACH_RULE = tuple({id(rule): pre for pre, rule in PRE_TOKENIZERS.items()}.values())
 
 FOLDER = Path(__file__).resolve().parents[4] / "shared" / "data" / "vocab"
 NAMES = (

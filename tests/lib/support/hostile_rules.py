@@ -1,4 +1,4 @@
-"""Grammars and schemas that nobody can follow, and a client that goes on reading meanwhile."""
+"""Grammars and schemas that a server must refuse or limit, and a client that reads a stream."""
 
 from __future__ import annotations
 

@@ -20,4 +20,4 @@ def share(items: Sequence[T], n: int) -> Sequence[T]:
 
 def n_examples(n: int) -> int:
     """How many examples hypothesis tries of `n`."""
-    return n if COVERS_ALL else max(10, n // 4)
+    return n if COVERS_ALL else min(n, max(10, n // 4))
