@@ -31,7 +31,7 @@ from .bench_reading import (
 )
 from .bench_servers import compare_servers, open_remote, start_peers
 from .flags import takes_flags
-from .open_model import bundled_model, open_runtime
+from .open_model import choose_model, open_runtime, print_choice
 from .shared_options import ModelOptions, PlaceOptions, VoiceOptions
 from .usage import flag_errors
 
@@ -56,6 +56,7 @@ def bench_spec(  # noqa: PLR0913 - a group of flags each
     """
     from ..core.bench.prompt_tokens import PromptRenderer
     from ..core.bench.variants import common_options
+    from ..core.model_names import is_bundled
 
     output = voice.console()
     check_results(results)
@@ -68,7 +69,7 @@ def bench_spec(  # noqa: PLR0913 - a group of flags each
     requests, peers = read_servers(servers), read_peers(servers)
     if versus.synth is not None and (requests.places or peers):
         raise typer.BadParameter("--synth is for drafts made here; leave --url and --peer out")
-    model = models.model or bundled_model()
+    model = choose_model(models)
     with flag_errors(flag_names):
         wanted = common_options(variants)
     with ExitStack() as ends:
@@ -76,12 +77,12 @@ def bench_spec(  # noqa: PLR0913 - a group of flags each
         if servers.stands_alone and models.model is None and versus.vs is None:
             report = compare_servers(remote, given, work, schedule, gates, results.save, output)
             deliver(report, results, output)
+        print_choice(models, model, output)
         runtime = ends.enter_context(
             open_runtime(model, place, output, wanted, versus.draft_models)
         )
-        is_bundled = models.model is None
         prompts = pick_prompts(
-            given, work, lambda: not is_bundled and PromptRenderer(runtime).has_template
+            given, work, lambda: not is_bundled(model) and PromptRenderer(runtime).has_template
         )
         bench = LocalBench(runtime, output, schedule, settings_of(work, prompts), place)
         prompts = bench.fitting(prompts)

@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from ..core.errors import ModelError
+from ..core.errors import ModelError, NextnError
 from ..core.tokenizer.built_in_templates import BUILT_IN
 from .prompt_source import one_of
 from .shared_options import ChatOptions
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from ..core.runtime import Runtime
     from ..core.tokenizer import ChatTemplate, Tokenizer
     from .serve_options import TemplateOptions
@@ -46,9 +48,25 @@ class ChatSetup:
         )
 
 
-def read_chat(options: ChatOptions) -> ChatSetup | None:
-    """None without --chat."""
-    if not options.chat:
+def has_conversations(model: Path) -> bool:
+    """Whether the model answers messages: its file has a template, and it is not the bundled one,
+    whose answers have the form alone."""
+    from ..core.gguf.reader import open_gguf
+    from ..core.model_names import is_bundled
+    from ..core.tokenizer import load_chat_template
+
+    if is_bundled(model):
+        return False
+    try:
+        with open_gguf(model) as file:
+            return load_chat_template(file.metadata) is not None
+    except NextnError:
+        return False  # what is wrong with the file is said where it is loaded
+
+
+def read_chat(options: ChatOptions, *, by_default: bool) -> ChatSetup | None:
+    """None without --chat, unless the command chats by default."""
+    if not (options.chat or by_default):
         _refuse_without_chat(options)
         return None
     system = one_of("system-prompt", options.system_prompt, options.system_prompt_file)

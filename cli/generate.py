@@ -9,10 +9,10 @@ import typer
 
 from .auditing import fail_if_different
 from .console import READING, Console
-from .conversation import read_chat, start_renderer
+from .conversation import has_conversations, read_chat, start_renderer
 from .flags import takes_flags
 from .generate_params import build_params, with_file_defaults
-from .open_model import bundled_model, open_runtime, warm_up
+from .open_model import choose_model, open_runtime, print_choice, warm_up
 from .print_answer import print_answer
 from .printers import JsonPrinter, TextPrinter
 from .prompt_source import read_prompt
@@ -64,25 +64,28 @@ def generate(  # noqa: PLR0913 - groups of flags
 ) -> None:
     """Continue a prompt, or chat.
 
+    Without a prompt, on a terminal, a model with a chat template holds a conversation.
     The text goes to stdout, on a terminal after its prompt; progress and a summary to stderr.
     Sampling values come from flags, else from what the model's file recommends, else from the
     defaults shown here.
     """
     # All checks of the command line come before anything slow.
-    model = models.model or bundled_model()
+    model = choose_model(models)
     check_results(results, prompts, chats)
     params = build_params(texts, sampling, results)
     speculation = build_spec(spec, control)
     check_audit(audit, speculation)
     check_mode(speculation, params)
-    setup = read_chat(chats)
-    is_interactive = setup is not None and not prompts.is_given and sys.stdin.isatty()
+    is_on_terminal = not prompts.is_given and sys.stdin.isatty()
+    setup = read_chat(chats, by_default=is_on_terminal and has_conversations(model))
+    is_interactive = setup is not None and is_on_terminal
     text = ""
     if is_interactive:
         check_conversation(results, audit)
     else:
         text = read_prompt(prompts.prompt_argument, prompts.prompt, prompts.file)
     output = voice.console()
+    print_choice(models, model, output)
     if results.show_drafts and not output.has_colours:
         output.remark("--show-drafts shows nothing here: stdout is no terminal with colours")
     if warning := warning_of(speculation):

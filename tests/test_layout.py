@@ -31,7 +31,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 LEVELS = [
     {"library", "api"},
     {"server", "bench"},
-    {"", "warm_up", "runtime", "generation", "engine", "audit", "simple", "fitting"},
+    {"", "warm_up", "runtime", "model_names", "generation", "engine", "audit", "simple", "fitting"},
     {"speculation", "ranks"},
     {"models", "sampling"},
     {"state"},

