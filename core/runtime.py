@@ -15,12 +15,12 @@ import numpy as np
 
 from .backend import create_backend
 from .backend.cpu.threads import usable_threads
-from .backend.interface import Backend, HostOutput, StateRoom, Taps
+from .backend.interface import Backend, Taps
 from .backend.layers import Floats, KvTypes, StateShape
-from .backend.step import StepPart, build_step
 from .engine.config import EngineConfig
 from .engine.engine import Engine, check_prompt, check_tokens
 from .engine.sequence import RowObserver, Sequence
+from .engine.sequence_reader import SequenceReader
 from .errors import ConfigError, ModelError, NextnError
 from .fitting import fitting_context, sizes_of, working_of
 from .generation import Event, GenerateParams, Stats
@@ -45,12 +45,12 @@ from .speculation.token_counts import TokenCounts
 from .state.budget import MemoryBudget, check_weights, make_budget
 from .state.fingerprint import model_fingerprint
 from .state.host_memory import available_memory
-from .state.sizes import MIB, PAGE_LEN, PREFILL_CHUNK, StateSizes, with_cache
+from .state.sizes import MIB, PREFILL_CHUNK, StateSizes, with_cache
 from .state.windows import WindowedPages
 from .tokenizer import Tokenizer, load_tokenizer
 
 DEFAULT_CONTEXT: Final = 8192  # tokens, where neither the model nor the caller sets less
-PROMPT_ROWS = 512  # rows of one step of `logits`
+PROMPT_ROWS = 512  # rows of one step of a reader
 _HOST_DEVICES: Final = ("cpu", "torch:cpu")  # backends with arrays in host memory
 
 Progress = Callable[[str, float], None]  # stage, and the fraction of it that is done
@@ -309,38 +309,22 @@ class Runtime:
 
     def logits(self, token_ids: Tokens[int]) -> Floats:
         """Return the logits of every row of one fresh sequence, (T, V)."""
-        return np.concatenate([output.logits.copy() for output in self._read(token_ids)])
+        check_tokens(token_ids, self.n_vocab)
+        pieces = self.reader(len(token_ids)).logits(token_ids)
+        return np.concatenate([piece.copy() for piece in pieces])
 
     def hidden_rows(self, token_ids: Tokens[int]) -> Floats:
         """Return the rows before the head, behind the last norm, (T, D)."""
-        outputs = self._read(token_ids, frozenset({H_NEXTN}), with_logits=False)
+        check_tokens(token_ids, self.n_vocab)
+        outputs = self.reader(len(token_ids), taps=frozenset({H_NEXTN})).outputs(token_ids)
         return np.concatenate([output.taps[H_NEXTN].copy() for output in outputs])
 
-    def _read(
-        self, token_ids: Tokens[int], taps: Taps = frozenset(), *, with_logits: bool = True
-    ) -> Iterator[HostOutput]:
-        """Yield what each piece of one fresh sequence leaves, good until the next."""
+    def reader(
+        self, n_tokens: int, n_rows: int | None = None, taps: Taps = frozenset()
+    ) -> SequenceReader:
+        """Return a reader of sequences of up to `n_tokens`, `n_rows` rows at once."""
         self._check_open()
-        check_tokens(token_ids, self.n_vocab)
-        n_rows = min(PROMPT_ROWS, len(token_ids))
-        pages = range(-(-len(token_ids) // PAGE_LEN))
-        # Of any length, so that one page table for all layers will do.
-        shape = self.model.state_shape.without_windows()
-        state = self.backend.new_state(
-            shape, StateRoom(n_pages=len(pages), page_len=PAGE_LEN, n_slots=1, window=1)
-        )
-        run = self.backend.compile(self.model.forward, state, max_rows=n_rows, taps=taps)
-        for first in range(0, len(token_ids), n_rows):
-            tokens = token_ids[first : first + n_rows]
-            # After the first piece one accepted row is pending.
-            piece = StepPart(
-                tokens,
-                first,
-                pages,
-                n_pending_accepted=int(first > 0),
-                n_out=len(tokens) if with_logits else 1,
-            )
-            yield run(build_step([piece]))
+        return SequenceReader(self.model, self.backend, n_tokens, n_rows or PROMPT_ROWS, taps)
 
     def check_prompt(self, tokens: Tokens[int]) -> None:
         """ConfigError for a prompt that cannot be continued."""

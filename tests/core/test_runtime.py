@@ -76,6 +76,19 @@ def test_a_prompt_in_pieces(runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -
     assert ids(write(runtime, prompt)) == text
 
 
+def test_a_reader_reads_one_sequence_after_the_other(runtime: Runtime) -> None:
+    prompts = [random_tokens(n, seed=n, n_vocab=256) for n in (30, 21, 30)]
+    reader = runtime.reader(30, n_rows=8)
+    for prompt in prompts:
+        whole = runtime.logits(prompt)
+        for first_row in (0, 7, 8, 19, len(prompt) - 1):
+            pieces = [piece.copy() for piece in reader.logits(prompt, first_row)]
+            assert max(map(len, pieces)) <= 8
+            rows = np.concatenate(pieces)
+            assert rows.shape == whole[first_row:].shape
+            assert np.abs(rows - whole[first_row:]).max() <= 1e-4
+
+
 # Text --------------------------------------------------------------------------------------------
 
 

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from nextn.core.backend.interface import HostOutput
 from nextn.core.generation import Event, GenerateParams
 from nextn.core.runtime import Runtime, load_runtime
 from nextn.core.sampling.params import SamplingParams
@@ -71,7 +70,7 @@ def noted_drafts(
 
 
 def features(runtime: Runtime, tokens: Sequence[int], names: list[str]) -> Any:
-    found: list[HostOutput] = list(runtime._read(tokens, frozenset(names), with_logits=False))
+    found = list(runtime.reader(len(tokens), taps=frozenset(names)).outputs(tokens))
     rows = [np.concatenate([output.taps[name] for name in names], axis=1) for output in found]
     return np.concatenate(rows).astype(np.float64)
 

@@ -1,0 +1,62 @@
+"""Reads whole sequences without the scheduler: the rows that a model leaves, and no next token."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from collections.abc import Sequence as Tokens
+from typing import Final
+
+from ..backend.interface import Backend, HostOutput, StateRoom, Taps
+from ..backend.layers import Floats
+from ..backend.step import StepPart, build_step
+from ..models.model import Model
+from ..state.sizes import PAGE_LEN
+
+NO_ROW: Final = 1 << 62  # behind the last row of every sequence
+
+
+class SequenceReader:
+    """Compiled and given memory once, for sequences of up to `n_tokens` that follow each other.
+
+    At most `n_rows` rows are run at once, so that logits of a large vocabulary stay few.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        backend: Backend,
+        n_tokens: int,
+        n_rows: int,
+        taps: Taps = frozenset(),
+    ) -> None:
+        self._pages, self._n_rows = range(-(-n_tokens // PAGE_LEN)), min(n_rows, n_tokens)
+        # Of any length, so that one page table for all layers will do.
+        shape = model.state_shape.without_windows()
+        room = StateRoom(n_pages=len(self._pages), page_len=PAGE_LEN, n_slots=1, window=1)
+        state = backend.new_state(shape, room)
+        self._run = backend.compile(model.forward, state, max_rows=self._n_rows, taps=taps)
+
+    def logits(self, token_ids: Tokens[int], first_row: int = 0) -> Iterator[Floats]:
+        """Yield the logits of the rows from `first_row` on, in pieces that hold until the next."""
+        n_read = 0
+        for output in self.outputs(token_ids, first_row):
+            n_read = min(n_read + self._n_rows, len(token_ids))
+            if n_read > first_row:
+                yield output.logits
+
+    def outputs(self, token_ids: Tokens[int], first_row: int = NO_ROW) -> Iterator[HostOutput]:
+        """Yield what each piece of a sequence leaves, good until the next.
+
+        Rows before `first_row` have no logits, but for the last one of a piece of such rows.
+        """
+        for first in range(0, len(token_ids), self._n_rows):
+            tokens = token_ids[first : first + self._n_rows]
+            # After the first piece one accepted row is pending.
+            piece = StepPart(
+                tokens,
+                first,
+                self._pages,
+                n_pending_accepted=int(first > 0),
+                n_out=min(len(tokens), max(1, first + len(tokens) - first_row)),
+            )
+            yield self._run(build_step([piece]))
