@@ -45,7 +45,7 @@ class PairBlock(NamedTuple):
 
 
 class Resampled(NamedTuple):
-    """log of the ratio, as it is and as it might have been."""
+    """A figure, as it is and as it might have been; of a ratio its logarithm."""
 
     value: float
     distances: Floats  # from `value`, of what might have been
@@ -53,10 +53,13 @@ class Resampled(NamedTuple):
 
     def bound(self, chance: float) -> float:
         """The ratio below which the truth lies with this probability."""
-        tail = min(chance, 1 - chance)
-        drawn = float(np.quantile(self.distances, 1 - 2 * tail))
-        way = _stretch(1 - tail, self.freedom) * drawn
+        way = self.reach(min(chance, 1 - chance))
         return math.exp(self.value - way if chance < 0.5 else self.value + way)
+
+    def reach(self, tail: float) -> float:
+        """How far from `value` the truth lies beyond with this probability, on either side."""
+        drawn = float(np.quantile(self.distances, 1 - 2 * tail))
+        return _stretch(1 - tail, self.freedom) * drawn
 
     def interval(self, level: float = LEVEL) -> Interval:
         tail = (1 - level) / 2
