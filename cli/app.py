@@ -1,6 +1,6 @@
 """The `spec` command: lists the subcommands; a failure becomes one line and an exit code.
 
-0 fine, 1 failed, 2 wrong usage, 3 a benchmark gate was missed, 130 interrupted.
+0 fine, 1 failed, 2 wrong usage, 3 a gate was missed, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ COMMANDS: Final = {
         "The plain loop of speculative decoding, on one page of code.",
     ),
     "convert": Subcommand(
-        ".convert.subcommands", "app", "Inspect, attach, extract, convert and quantise model files."
+        ".convert.subcommands",
+        "app",
+        "Inspect, attach, extract, convert, quantise and measure model files.",
     ),
     "bench-spec": Subcommand(
         ".bench_spec", "bench_spec", "Measure what speculation gains, in pairs, with intervals."

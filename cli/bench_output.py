@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import secrets
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn
@@ -15,7 +16,7 @@ from .bench_options import FORMATS
 from .console import Console, columns, print_failure, print_prompt
 
 if TYPE_CHECKING:
-    from ..core.bench.record import BenchReport
+    from ..core.bench.record import BenchReport, GateResult
     from .bench_options import ReportOptions
 
 MISSED: Final = 3
@@ -54,17 +55,23 @@ def deliver(report: BenchReport, results: ReportOptions, output: Console) -> NoR
 
 def finish(report: BenchReport, output: Console) -> int:
     """The lines of gates, and the exit code."""
-    missed = [gate for gate in report.gates if not gate.ok]
-    for gate in report.gates:
+    is_missed = say_gates(report.gates, output)
+    if report.provenance.get("interrupted"):
+        return INTERRUPTED
+    if is_missed:
+        return MISSED
+    return int(any(sample.error for sample in report.samples))
+
+
+def say_gates(gates: Sequence[GateResult], output: Console) -> bool:
+    """Print a line for each gate, and return whether one is missed."""
+    missed = [gate for gate in gates if not gate.ok]
+    for gate in gates:
         if gate.ok:
             output.remark(f"ok   {gate.gate} {gate.line}")
     for gate in missed:
         print_failure(f"FAIL {gate.gate} {gate.line}")
-    if report.provenance.get("interrupted"):
-        return INTERRUPTED
-    if missed:
-        return MISSED
-    return int(any(sample.error for sample in report.samples))
+    return bool(missed)
 
 
 def write_report(report: BenchReport, form: str, output: Console) -> None:

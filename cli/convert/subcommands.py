@@ -24,6 +24,9 @@ COMMANDS: Final = {
     "merge": Subcommand(".convert.recombine_commands", "merge", "Shards into one file."),
     "split": Subcommand(".convert.recombine_commands", "split", "One file into shards."),
     "quantize": Subcommand(".convert.quantize", "quantize", "A GGUF in fewer bits."),
+    "measure": Subcommand(
+        ".convert.measure", "measure", "What a file lost: perplexity, KL divergence, agreement."
+    ),
     "check": Subcommand(".convert.check", "check", "Numbers, rules and a trial run of a GGUF."),
 }  # fmt: skip
 app = typer.Typer(name="convert", cls=group_of(COMMANDS), **SETTINGS)
@@ -31,7 +34,7 @@ app = typer.Typer(name="convert", cls=group_of(COMMANDS), **SETTINGS)
 
 @app.callback(invoke_without_command=True)
 def convert(context: typer.Context) -> None:
-    """Inspect, attach, extract, convert and quantise model files."""
+    """Inspect, attach, extract, convert, quantise and measure model files."""
     if context.invoked_subcommand is None:
         print_help(context.get_help())
         raise typer.Exit(2)
