@@ -55,8 +55,10 @@ class GivenModel:
 
 def as_gguf(path: Path, output: Console, ends: ExitStack) -> GivenModel:
     """A folder is converted into a temporary GGUF of its own float type, which `ends` removes."""
+    from ...core.model_names import find_model
+
     if not path.is_dir():
-        return GivenModel(path, path)
+        return GivenModel(path, find_model(path))
 
     from ...convert.checkpoint.folder import Folder
     from ...convert.files.output_file import OutputFile
