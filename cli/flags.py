@@ -14,6 +14,8 @@ from typing import Annotated, Any, Final, NamedTuple, TypeVar, dataclass_transfo
 
 import typer.core
 
+from .plain_values import PlainParams
+
 T = TypeVar("T")
 REQUIRED: Final = MISSING
 _UNSET: Final = object()
@@ -106,7 +108,7 @@ def _parameters(kind: Any) -> list[inspect.Parameter]:
     ]
 
 
-class SectionedCommand(typer.core.TyperCommand):
+class SectionedCommand(PlainParams, typer.core.TyperCommand):
     """Writes the help of its options section by section, in the order of their definition."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:

@@ -9,6 +9,8 @@ import typer
 import typer.core
 import typer.main
 
+from .plain_values import PlainParams
+
 SETTINGS: dict[str, Any] = {
     "add_completion": False,
     "rich_markup_mode": None,
@@ -24,7 +26,7 @@ class Subcommand(NamedTuple):
     kind: str = ".flags:SectionedCommand"  # class of the command
 
 
-class LazyGroup(typer.core.TyperGroup):
+class LazyGroup(PlainParams, typer.core.TyperGroup):
     table: dict[str, Subcommand]  # in the order of the help
 
     def __init__(self, **settings: Any) -> None:

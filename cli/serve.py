@@ -33,6 +33,8 @@ from .spec_options import ControlFlags, SpecFlags, build_spec, warning_of
 from .usage import failure_line
 
 if TYPE_CHECKING:
+    from socket import socket
+
     from ..core.server.serving import Serving
     from ..core.server.settings import ServerSettings
 
@@ -74,7 +76,6 @@ def serve(  # noqa: PLR0913 - groups of flags
     for path in (model, *(spec.draft_models or ())):
         if not path.is_file():
             raise FileNotFoundError(2, "no such file", str(path))
-    print_choice(models, model, output)
     if warning := warning_of(speculation):
         output.remark(warning)
     if cache.warning:
@@ -86,16 +87,20 @@ def serve(  # noqa: PLR0913 - groups of flags
         templates.chat_template, given_flags(),
     )  # fmt: skip
     if plan is not None:
+        print_choice(models, model, output)
         serve_replicas(recipe, settings, listen, plan, output)
-    serve_one(recipe, settings, listen, output)
+    opened = open_listener(listen, settings)
+    print_choice(models, model, output)
+    serve_one(recipe, settings, opened, output)
 
 
 def serve_one(
-    recipe: ServedModel, settings: ServerSettings, listen: ListenOptions, output: Console
+    recipe: ServedModel, settings: ServerSettings, opened: tuple[socket, str], output: Console
 ) -> NoReturn:
+    """Answer on a socket, whose address is beside it."""
     from ..core.server.worker import Worker
 
-    sock, url = open_listener(listen, settings)
+    sock, url = opened
     worker = Worker(
         lambda: recipe.load(output),
         max_queue=settings.max_queue,

@@ -62,7 +62,7 @@ def serving(
 ) -> Iterator[
     tuple[subprocess.Popen[str], int]
 ]:  # fmt: skip
-    command = [*REAL, "serve", "--port", "0", "-np", "4", *how, *args]
+    command = [*REAL, "serve", "-m", "nano", "--port", "0", "-np", "4", *how, *args]
     process = subprocess.Popen(
         command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1,
         env=os.environ | (env or {}),
@@ -295,7 +295,7 @@ def test_a_model_that_cannot_be_loaded_is_one_line(real_spec: Run, tmp_path: Pat
         (["-c", "100000000", "-np", "200"], 2, "smaller -c"),
     ]
     for args, code, said in cases if COVERS_ALL else cases[:1]:  # each makes a cluster
-        done = real_spec("serve", "--port", "0", "--replicas", "2", *args)
+        done = real_spec("serve", "-m", "nano", "--port", "0", "--replicas", "2", *args)
         assert (done.returncode, done.stdout) == (code, ""), (args, done.stderr)
         lines = [line for line in done.stderr.splitlines() if WAITING not in line]
         assert len(lines) == 1, done.stderr
@@ -315,7 +315,7 @@ def test_a_model_that_cannot_be_loaded_is_one_line(real_spec: Run, tmp_path: Pat
 )
 @pytest.mark.slow
 def test_a_cluster_that_is_not_there(real_spec: Run, address: str) -> None:
-    done = real_spec("serve", "--port", "0", "--ray-address", address)
+    done = real_spec("serve", "-m", "nano", "--port", "0", "--ray-address", address)
     assert (done.returncode, done.stdout) == (1, "")
     (line,) = done.stderr.splitlines()
     assert f"no Ray cluster at {address}: " in line
@@ -324,7 +324,7 @@ def test_a_cluster_that_is_not_there(real_spec: Run, address: str) -> None:
 def test_ray_is_not_installed(real_spec: Run, tmp_path: Path) -> None:
     (tmp_path / "ray.py").write_text("raise ImportError('not installed')\n")
     path = os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")]))
-    done = real_spec("serve", "--replicas", "2", PYTHONPATH=path)
+    done = real_spec("serve", "-m", "nano", "--replicas", "2", PYTHONPATH=path)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == "spec: error: --replicas needs Ray Serve: pip install 'nextn[ray]'\n"
 

@@ -106,7 +106,7 @@ def test_two_interrupts_end_it_at_once() -> None:
 )
 @pytest.mark.parametrize("pause", [0.0, 0.1, 0.2, 0.4])
 def test_signals_while_it_loads(number: int, codes: tuple[int, ...], pause: float) -> None:
-    with serving("-v", wait=False) as (process, _):
+    with serving("-m", "nano", "-v", wait=False) as (process, _):
         assert process.stderr is not None
         assert process.stderr.readline().startswith("loading ")
         time.sleep(pause)
@@ -143,8 +143,8 @@ def test_what_is_wrong_with_the_model(real_spec: Run, tmp_path: Path) -> None:
     bad.write_bytes(b"GGUF" + b"\xff" * 100)
     for args, code in (
         (["-m", str(bad)], 1),
-        (["--chat-template", "none_of_it"], 2),
-        (["-c", "100000000", "-np", "200"], 2),
+        (["-m", "nano", "--chat-template", "none_of_it"], 2),
+        (["-m", "nano", "-c", "100000000", "-np", "200"], 2),
     ):
         done = real_spec("serve", "--port", "0", *args)
         assert done.returncode == code, done.stderr

@@ -17,7 +17,8 @@ from typing import Any
 import pytest
 
 HANGS_S = 120
-SERVE = [sys.executable, "-c", "from nextn.cli.start import main; main()", "serve", "--port", "0"]
+SPEC = [sys.executable, "-c", "from nextn.cli.start import main; main()"]
+SERVE = [*SPEC, "serve", "-m", "nano", "--port", "0"]
 
 
 @contextlib.contextmanager
