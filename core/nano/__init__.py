@@ -1,6 +1,6 @@
 """The bundled model: a small hybrid with an MTP head, trained on Python's standard library.
 
-Made by `python -m nextn.convert.nano`; `docs/nano.md` says what it is good for.
+`docs/nano.md` says what it is good for and how it was made.
 """
 
 from __future__ import annotations

@@ -1,1 +1,0 @@
-"""The recipe of the bundled model: corpus, tokenizer, training, file, figures. Needs `[train]`."""

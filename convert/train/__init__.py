@@ -1,0 +1,1 @@
+"""Training of drafters for a model, on texts that the model writes itself. Needs `[train]`."""

@@ -1,0 +1,120 @@
+"""An EAGLE3 drafter with gradients: one layer over features, unrolled over its own rows.
+
+What it computes is `core/models/drafters/eagle3.py`; names of parameters are those of the file.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .draft_attention import Past, draft_attention
+from .draft_loss import draft_loss
+from .drafter_shape import DrafterShape
+from .network_parts import Mlp, RmsNorm, product, rope_angles, rotate_neighbours
+from .training_target import TrainingTarget
+
+STEP_WEIGHTS = (1.0, 0.8, 0.6, 0.5)  # of the tokens of a draft
+
+
+class Eagle3Network(nn.Module):
+    architecture = "eagle3"
+    scale: Tensor
+
+    def __init__(self, shape: DrafterShape, target: TrainingTarget, scale: Tensor) -> None:
+        """`scale` (n_features,) of the features; the file has it in `fc`."""
+        super().__init__()
+        self.shape, self.layers = shape, target.layers
+        d, eps, width = shape.hidden_size, shape.rms_norm_eps, shape.head_dim
+        n_q, n_kv = (n * width for n in (shape.num_attention_heads, shape.num_key_value_heads))
+        self.register_buffer("scale", scale)
+        self.fc = nn.Linear(target.n_features, d, bias=False)
+        self.attn_norm = RmsNorm(d, eps)
+        self.attn_norm_2 = RmsNorm(d, eps)
+        self.attn_q = nn.Linear(2 * d, n_q, bias=False)
+        self.attn_k = nn.Linear(2 * d, n_kv, bias=False)
+        self.attn_v = nn.Linear(2 * d, n_kv, bias=False)
+        self.attn_output = nn.Linear(n_q, d, bias=False)
+        self.ffn_norm = RmsNorm(d, eps)
+        self.ffn = Mlp(shape)
+        self.output_norm = RmsNorm(d, eps)
+        start(self, target)
+
+    def encode(self, features: Tensor) -> Tensor:
+        rows: Tensor = self.fc(features * self.scale)
+        return rows
+
+    def forward(self, embedded: Tensor, hidden: Tensor, past: Past) -> Tensor:
+        """One more step of a draft from every row (B, T, D): see `draft_attention`."""
+        normed = self.attn_norm_2(hidden)
+        both = torch.cat([self.attn_norm(embedded), normed], -1)
+        positions = torch.arange(both.shape[1], device=both.device) + 1 + len(past)
+        angles = rope_angles(self.shape, positions)
+        rows = product(both, self.attn_q, self.attn_k, self.attn_v)
+        n_kv = self.shape.num_key_value_heads * self.shape.head_dim
+        q, k, v = (
+            y.unflatten(-1, (-1, self.shape.head_dim))
+            for y in rows.split([rows.shape[-1] - 2 * n_kv, n_kv, n_kv], -1)
+        )
+        share = self.shape.num_attention_heads // self.shape.num_key_value_heads
+        q, k = (rotate_neighbours(y, angles) for y in (q, k))
+        k, v = (y.repeat_interleave(share, 2).transpose(1, 2) for y in (k, v))
+        past.append((k, v))
+        mixed = draft_attention(q.transpose(1, 2), past).transpose(1, 2).flatten(2)
+        x = normed + self.attn_output(mixed)
+        out: Tensor = x + self.ffn(self.ffn_norm(x))
+        return out
+
+    def loss(
+        self, target: TrainingTarget, tokens: Tensor, features: Tensor, sizes: Tensor
+    ) -> Tensor:
+        """Of drafts from every row of texts (B, T), which have so many tokens each.
+
+        As in use, each step continues from the network's own rows, and sees the features of what
+        is before the draft. The tokens are the true ones: later ones count if earlier were right.
+        """
+        n = tokens.shape[1] - len(STEP_WEIGHTS)
+        wanted = target.distributions(features)
+        is_real = (torch.arange(tokens.shape[1]) < sizes[:, None]).float()
+        hidden, past = self.encode(features[:, :n]), list[Any]()
+        total = torch.zeros(())
+        for i, weight in enumerate(STEP_WEIGHTS):
+            part = slice(i + 1, i + 1 + n)
+            hidden = self(target.embed(tokens[:, part]), hidden, past)
+            rows = self.output_norm(hidden).flatten(0, 1)
+            total = total + weight * draft_loss(
+                rows, target.head, wanted[:, part].flatten(0, 1), is_real[:, part].flatten()
+            )
+        return total / sum(STEP_WEIGHTS)
+
+    def tensors(self, target: TrainingTarget) -> dict[str, Tensor]:
+        """Under their names in a file."""
+        ends = ("fc.weight", "output_norm.weight")
+        found: dict[str, Tensor] = {
+            name if name in ends else f"blk.0.{file_name(name)}": value
+            for name, value in self.named_parameters()
+        }
+        return found | {"fc.weight": self.fc.weight * self.scale}
+
+    def keys(self) -> dict[str, Any]:
+        return {"norm_before_residual": True, "norm_before_fc": False}
+
+
+def file_name(parameter: str) -> str:
+    """`ffn.gate_proj.weight` is `ffn_gate.weight` in a file."""
+    return parameter.replace("ffn.", "ffn_").replace("_proj.", ".")
+
+
+def start(network: nn.Module, target: TrainingTarget) -> None:
+    """Layers begin as the identity, and the last norm as the target's, whose head it feeds."""
+    with torch.no_grad():
+        for name, parameter in network.named_parameters():
+            if parameter.ndim == 2:
+                if name.endswith(("attn_output.weight", "down_proj.weight", "markov_w2.weight")):
+                    parameter.zero_()
+                else:
+                    parameter.normal_(0.0, parameter.shape[1] ** -0.5)
+            elif name == "output_norm.weight":
+                parameter.copy_(target.norm)

@@ -1,0 +1,47 @@
+"""The pace of a run: its budget and its learning rates.
+
+The budget is tokens, which makes runs repeat, or minutes, which makes them end on time whatever
+else the machine does. Steps during which the process was stopped count as one ordinary step.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections import deque
+from dataclasses import dataclass, field
+
+WARM_UP = 0.004  # of the run
+DECAY_FROM = 0.45  # of the run: after this the rate falls to zero, linearly
+STALL = 4.0  # times the median step; what is longer was not spent on training
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingBudget:
+    tokens: int = 0
+    minutes: float = 0.0
+    rate: float = 1.0  # times the usual learning rates
+
+    def progress(self, n_tokens: int, seconds: float) -> float:
+        by_tokens = n_tokens / self.tokens if self.tokens else 0.0
+        by_time = seconds / (60 * self.minutes) if self.minutes else 0.0
+        return min(1.0, max(by_tokens, by_time))
+
+    def rate_at(self, progress: float) -> float:
+        """The factor of the learning rates."""
+        if progress < WARM_UP:
+            return self.rate * max(progress / WARM_UP, 0.02)
+        return self.rate * min(1.0, (1 - progress) / (1 - DECAY_FROM))
+
+
+@dataclass
+class Clock:
+    """Seconds of training, without those in which it did not run."""
+
+    seconds: float = 0.0
+    recent: deque[float] = field(default_factory=lambda: deque(maxlen=50))
+
+    def add(self, step: float) -> None:
+        if len(self.recent) >= 5:
+            step = min(step, STALL * statistics.median(self.recent))
+        self.recent.append(step)
+        self.seconds += step
