@@ -69,7 +69,6 @@ def bench_spec(  # noqa: PLR0913 - a group of flags each
     requests, peers = read_servers(servers), read_peers(servers)
     if versus.synth is not None and (requests.places or peers):
         raise typer.BadParameter("--synth is for drafts made here; leave --url and --peer out")
-    model = choose_model(models)
     with flag_errors(flag_names):
         wanted = common_options(variants)
     with ExitStack() as ends:
@@ -77,6 +76,7 @@ def bench_spec(  # noqa: PLR0913 - a group of flags each
         if servers.stands_alone and models.model is None and versus.vs is None:
             report = compare_servers(remote, given, work, schedule, gates, results.save, output)
             deliver(report, results, output)
+        model = choose_model(models)
         print_choice(models, model, output)
         runtime = ends.enter_context(
             open_runtime(model, place, output, wanted, versus.draft_models)

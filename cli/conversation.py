@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from ..core.errors import ModelError, NextnError
+from ..core.errors import ModelError
 from ..core.tokenizer.built_in_templates import BUILT_IN
 from .prompt_source import one_of
 from .shared_options import ChatOptions
@@ -57,16 +57,13 @@ def has_conversations(model: Path) -> bool:
 
     if is_bundled(model):
         return False
-    try:
-        with open_gguf(model) as file:
-            return load_chat_template(file.metadata) is not None
-    except NextnError:
-        return False  # what is wrong with the file is said where it is loaded
+    with open_gguf(model) as file:
+        return load_chat_template(file.metadata) is not None
 
 
-def read_chat(options: ChatOptions, *, by_default: bool) -> ChatSetup | None:
-    """None without --chat, unless the command chats by default."""
-    if not (options.chat or by_default):
+def read_chat(options: ChatOptions, *, is_wanted: bool) -> ChatSetup | None:
+    """What the flags say of a chat; None if there is none, and then no flag of it may be given."""
+    if not is_wanted:
         _refuse_without_chat(options)
         return None
     system = one_of("system-prompt", options.system_prompt, options.system_prompt_file)

@@ -77,7 +77,8 @@ def generate(  # noqa: PLR0913 - groups of flags
     check_audit(audit, speculation)
     check_mode(speculation, params)
     is_on_terminal = not prompts.is_given and sys.stdin.isatty()
-    setup = read_chat(chats, by_default=is_on_terminal and has_conversations(model))
+    chats_at_once = is_on_terminal and not chats.chat and has_conversations(model)
+    setup = read_chat(chats, is_wanted=chats.chat or chats_at_once)
     is_interactive = setup is not None and is_on_terminal
     text = ""
     if is_interactive:

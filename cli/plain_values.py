@@ -7,6 +7,7 @@ hundred, takes longer than loading a small model. What is wrong still gets typer
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, get_args, get_origin
 
@@ -36,24 +37,25 @@ def plain_value(value: Any, annotation: Any, limits: Any) -> Any:
     return _UNSURE if is_low or is_high else number
 
 
-def process_value(param: Any, context: Any, value: Any) -> Any:
+def process(param: Any, context: Any, value: Any, check: Callable[[Any, Any], Any]) -> Any:
+    """What typer's `process_value` does; `check` is that."""
     described = param.type_descriptor
     found = plain_value(value, described.annotation, described.parameter_info)
     if found is None and getattr(param, "multiple", False):
         found = ()
     if found is _UNSURE or (param.required and param.value_is_missing(found)):
-        return super(type(param), param).process_value(context, value)
+        return check(context, value)
     return found if param.callback is None else param.callback(context, param, found)
 
 
 class PlainOption(typer.core.TyperOption):
     def process_value(self, ctx: Any, value: Any) -> Any:
-        return process_value(self, ctx, value)
+        return process(self, ctx, value, super().process_value)
 
 
 class PlainArgument(typer.core.TyperArgument):
     def process_value(self, ctx: Any, value: Any) -> Any:
-        return process_value(self, ctx, value)
+        return process(self, ctx, value, super().process_value)
 
 
 _PLAIN: Final[dict[type, type]] = {

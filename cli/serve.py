@@ -60,9 +60,9 @@ def serve(  # noqa: PLR0913 - groups of flags
     Sampling values come from the request, else from flags, else from what the model's file
     recommends, else from the defaults shown here. --ctx-size is the context of each sequence.
     """
-    # Everything that can be wrong with the command line comes before anything slow.
     from ..core.model_names import is_bundled
 
+    # Everything that can be wrong with the command line comes before anything slow.
     model = choose_model(models)
     output = voice.console()
     show_log(output)

@@ -39,7 +39,7 @@ def find_model(given: str | Path | None = None) -> Path:
 
 def is_bundled(model: Path) -> bool:
     """Whether it is the bundled model, which continues code and does not answer."""
-    return model == nano.path()
+    return model.resolve() == nano.path()
 
 
 def _named(name: str) -> Path | None:

@@ -97,7 +97,9 @@ def measure(
 
     words = read_text(text.text)
     with ended_in_order(), ExitStack() as ends:
-        given = [as_gguf(path, output, ends) for path in (models.file, models.against)]
+        files = dict.fromkeys((models.file, models.against))  # the same one may be given twice
+        made = {path: as_gguf(path, output, ends) for path in files}
+        given = [made[models.file], made[models.against]]
         found = compare(given, devices, words, text, models.threads, output)
     gates = judge_fidelity(found.fidelity, max_kl=limits.max_kl, min_top1=min_top1)
     if result.json:

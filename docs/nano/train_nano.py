@@ -33,6 +33,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nextn import core
+from nextn.convert.measure.divergence import log_softmax
 from nextn.convert.train.python_sources import (
     MAX_OVERLAP,
     default_library,
@@ -518,10 +519,8 @@ def bits_per_byte(runtime: Runtime, texts: Iterable[str]) -> float:
         for end in [*range(WINDOW, len(tokens), STRIDE), len(tokens)]:
             start = max(0, end - WINDOW)
             logits = runtime.logits(tokens[start:end])[scored - 1 - start : end - 1 - start]
-            wide = logits.astype(np.float64)
-            wide -= wide.max(1, keepdims=True)
-            wide -= np.log(np.exp(wide).sum(1, keepdims=True))
-            bits -= float(wide[np.arange(end - scored), tokens[scored:end]].sum() / np.log(2))
+            log_probs = log_softmax(logits)[np.arange(end - scored), tokens[scored:end]]
+            bits -= float(log_probs.sum() / np.log(2))
             scored = end
     return bits / n_bytes
 

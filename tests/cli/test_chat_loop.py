@@ -265,6 +265,9 @@ def test_a_model_with_a_template_is_talked_to(
     here.wait_for("> ")
     here.type(CTRL_D)
     assert here.end() == 0
+    gone = Talk([*fake_command, "generate", "-m", str(tmp_path / "gone.gguf")], environment)
+    gone.wait_for("gone.gguf: cannot be read: No such file")
+    assert gone.end() == 1
     bundled = Talk([*fake_command, "generate", "-m", "nano"], environment)
     bundled.wait_for("no prompt: give one as an argument")
     assert bundled.end() == 2

@@ -250,7 +250,7 @@ def test_quiet_draws_no_progress(on_terminal: Callable[..., tuple[int, str, str]
 def test_no_prompt_on_a_terminal_is_a_hint_not_a_wait(
     on_terminal: Callable[..., tuple[int, str, str]],
 ) -> None:
-    code, shown, error = on_terminal(*GENERATE, NO_COLOR="1")
+    code, shown, error = on_terminal("generate", "-m", "nano", NO_COLOR="1")
     assert (code, shown) == (2, "")
     assert error == (
         "spec: error: no prompt: give one as an argument, with -p TEXT or -f FILE, or pipe it in\n"

@@ -96,3 +96,13 @@ def test_the_library_opens_it(installed: Path) -> None:
     installed.write_bytes(b"damaged")
     with pytest.raises(nextn.NextnError, match=installed.name):
         nextn.load()
+
+
+def test_the_bundled_model_is_known_by_any_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(nano.path().parent)
+    assert is_bundled(Path(nano.path().name))
+    copy = tmp_path / "copy.gguf"
+    copy.write_bytes(b"")
+    assert not is_bundled(copy)

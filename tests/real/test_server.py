@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 from support.real_model import as_chat, smollm2
 from support.serving import SETTINGS, Server, running
@@ -20,7 +21,6 @@ from nextn.core.speculation.options import SpecOptions
 from nextn.core.tokenizer import load_chat_template
 
 pytestmark = pytest.mark.real
-jsonschema = pytest.importorskip("jsonschema")
 
 PERSON = {"name": {"type": "string", "maxLength": 20}, "age": {"type": "integer", "minimum": 0,
                                                                "maximum": 120}}  # fmt: skip
