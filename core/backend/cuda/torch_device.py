@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TypeVar
 
 import numpy as np
@@ -71,6 +73,7 @@ class TorchDevice(Device):
         # Pinned, so that the copy is asynchronous; torch reuses the memory when the copy is done.
         there = torch.from_numpy(np.array(values, order="C"))
         array.copy_(self._pinned(there.shape, there.dtype).copy_(there), non_blocking=True)
+        self.launcher.begin_after_all()
 
     def shared(self, shape: Shape, dtype: str) -> tuple[Tensor, Numpy]:
         # Memory from cudaHostAlloc has one address for the host and all devices.
@@ -139,7 +142,7 @@ class TorchDevice(Device):
         graph = torch.cuda.CUDAGraph()
         self.wait()
         # Not by `torch.cuda.graph`: it gives all spare memory back to the driver, each time.
-        with torch.cuda.stream(self._capturing):
+        with _no_collection(), torch.cuda.stream(self._capturing):
             graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
             self.launcher.begin_after_all()
             try:
@@ -153,6 +156,19 @@ class TorchDevice(Device):
         """The work of a graph that lives as long as the device: torch drops the pool's handle with
         the last graph in it, and the first capture of the next engine would fail."""
         return torch.zeros(1, dtype=torch.uint8, device=self._where)
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Garbage stays: modules and graphs of an engine that is gone may be in it, and unloading them
+    is not permitted while this thread captures. It ends the capture with an error."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def pinned(where: torch.device, shape: Shape, dtype: torch.dtype) -> Tensor:

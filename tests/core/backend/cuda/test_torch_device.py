@@ -6,6 +6,7 @@ belongs to the device that is current in the calling thread.
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from types import SimpleNamespace
@@ -41,6 +42,7 @@ class FakeCuda:
     def __init__(self) -> None:
         self.n_graphs: dict[tuple[int, int], int] = {}
         self.current = 0
+        self.captures = False
         self.pinned_by: list[int] = []
         cuda = self
 
@@ -51,10 +53,10 @@ class FakeCuda:
                 assert capture_error_mode == "thread_local"
                 assert cuda.n_graphs.get(pool) != 0, "use_count > 0: the pool has ended"
                 cuda.n_graphs[pool] = cuda.n_graphs.get(pool, 0) + 1
-                self.pool = pool
+                self.pool, cuda.captures = pool, True
 
             def capture_end(self) -> None:
-                pass
+                cuda.captures = False
 
             def replay(self) -> None:
                 pass
@@ -126,6 +128,30 @@ def test_graphs_of_a_later_engine_share_the_pool(cuda: FakeCuda) -> None:
     assert cuda.n_graphs[POOL] == 1
     del device
     assert cuda.n_graphs[POOL] == 0
+
+
+def test_garbage_is_not_collected_while_a_graph_is_captured(cuda: FakeCuda) -> None:
+    """Among it may be what the driver refuses to unload meanwhile, as an H200 did."""
+    device = TorchDevice()
+    during: list[bool] = []
+
+    class Module:
+        def __init__(self) -> None:
+            self.itself = self
+
+        def __del__(self) -> None:
+            during.append(cuda.captures)
+
+    def work() -> int:
+        Module()
+        return len([[] for _ in range(100_000)])
+
+    assert device.repeatable(work)() == 100_000
+    gc.collect()
+    assert during == [False]
+    with pytest.raises(ZeroDivisionError):
+        device.repeatable(lambda: 1 // 0)
+    assert gc.isenabled()
 
 
 PINNING: list[Callable[[TorchDevice], object]] = [
