@@ -28,6 +28,7 @@ class Driver(ABC):
     """Of one device."""
 
     architecture: int
+    version: int  # of CUDA, as the driver counts: 12040 is 12.4
     n_processors: int
     shared_of_a_block: int  # bytes of shared memory that a block may have on request
 
@@ -86,7 +87,7 @@ class Driver(ABC):
 
 class CudaDriver(Driver):
     def __init__(self, index: int = 0) -> None:
-        from .device import architecture
+        from .device import architecture, driver_version
 
         self._cupy = import_module("cupy")
         self._torch = import_module("torch")
@@ -94,7 +95,7 @@ class CudaDriver(Driver):
         self._folder: TemporaryDirectory[str] | None = None
         self._launch = Launch(driver_library())
         self.index = index
-        self.architecture = architecture(index)
+        self.architecture, self.version = architecture(index), driver_version()
         self._thread = local()
         self._enter()
         runtime = self._cupy.cuda.runtime

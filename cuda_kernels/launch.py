@@ -20,6 +20,7 @@ from .kernel import Argument, Array, Dim, Kernel, Launcher, Report, Source
 
 FREELY_SHARED = 48 << 10  # bytes of shared memory, static and dynamic, that need no request
 FIRST_EARLY = 90  # the architecture from which on kernels know how to wait for the one before
+EARLY_IN_GRAPHS = 12030  # the driver, by its CUDA, from which on a graph keeps early starts
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +42,8 @@ class LoadedKernel:
 class DeviceLauncher(Launcher):
     """`early`: kernels may start before the one before them on the stream has ended.
 
-    That is so where the device can do it (from compute capability 9.0 on). All that is launched
+    That is so where the device can do it (from compute capability 9.0 on) and the driver can put it
+    into graphs (from CUDA 12.3 on). All that is launched
     early has to say `wait_for_previous()` before it reads what others wrote, before it writes and
     before it ends; ours does.
     """
@@ -60,7 +62,8 @@ class DeviceLauncher(Launcher):
         self._loaded: dict[Kernel, LoadedKernel] = {}
         self.n_processors = self._driver.n_processors
         self.shared_of_a_block = self._driver.shared_of_a_block
-        self.can_start_early = self._driver.architecture >= FIRST_EARLY
+        can_wait = self._driver.architecture >= FIRST_EARLY
+        self.can_start_early = can_wait and self._driver.version >= EARLY_IN_GRAPHS
         self.early = early and self.can_start_early
         self._follows_a_kernel = False
         self._filling = Lock()

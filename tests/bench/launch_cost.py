@@ -34,7 +34,8 @@ REPEATS = 200
 class NoDriver(CudaDriver):
     """`CudaDriver` for arrays of the host (-1)."""
 
-    architecture, n_processors, shared_of_a_block, index = 90, 132, 227 << 10, -1
+    architecture, version, index = 90, 13000, -1
+    n_processors, shared_of_a_block = 132, 227 << 10
 
     def __init__(self) -> None:
         library: Any = ctypes.CDLL(None)

@@ -52,6 +52,7 @@ class NotingDriver(Driver):
     architecture: int = 90
     n_processors: int = 132
     shared_of_a_block: int = 227 << 10
+    version: int = 13000
     loaded: list[bytes] = field(default_factory=list)
     allowed: dict[int, int] = field(default_factory=dict)
     starts: list[Start] = field(default_factory=list)
@@ -242,11 +243,14 @@ def test_an_empty_grid_starts_nothing(
     assert driver.starts == []
 
 
-@pytest.mark.parametrize(("architecture", "early"), [(80, False), (89, False), (90, True)])
-def test_kernels_start_early_where_the_device_can(
-    architecture: int, early: bool, fill: Kernel, compiler: Compiler
+@pytest.mark.parametrize(
+    ("architecture", "version", "early"),
+    [(80, 13000, False), (89, 13000, False), (90, 12020, False), (90, 12030, True)],
+)
+def test_kernels_start_early_where_device_and_driver_can(
+    architecture: int, version: int, early: bool, fill: Kernel, compiler: Compiler
 ) -> None:
-    driver = NotingDriver((8, 4, 4, 8), architecture)
+    driver = NotingDriver((8, 4, 4, 8), architecture, version=version)
     launcher = DeviceLauncher(driver=driver, compiler=compiler)
     arguments = [ARRAY, 1, 1.0, None]
     for copies in (True, False, False, True, False):
