@@ -241,13 +241,14 @@ def gated(
     _launch(launcher, x, matrix, target, workspace)
 
 
-def shares(launcher: Launcher, tiles: Tiles) -> tuple[int, int, int]:
-    """Blocks of a launch, units of each, and how many have one more.
+def shares(launcher: Launcher, tiles: Tiles, part: float = 1.0) -> tuple[int, int, int]:
+    """Blocks of a launch, units of each, and how many have one more. `part`: of all blocks.
 
     From shape and device alone, so that sums are split where they always are.
     """
     units = -(-tiles.tiles // GROUP_TILES) * tiles.k_blocks
-    blocks = min(BLOCKS_PER_PROCESSOR * launcher.n_processors, units)
+    most = round(part * BLOCKS_PER_PROCESSOR * launcher.n_processors)
+    blocks = min(max(1, most), units)
     return blocks, units // blocks, units % blocks
 
 

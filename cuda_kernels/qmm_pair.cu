@@ -1,6 +1,6 @@
 // y = x W^T for two matrices of different formats (FIRST, SECOND) that multiply the same packed rows: the first blocks are those of
-// the one matrix, the others those of the other, and each does what it would in a launch of its own, in memory of its own. So sums
-// have the same bits, and while the last blocks of the first work those of the second begin to fetch.
+// the one matrix, the others those of the other, in proportion to their bytes, so that all run at once and end together. (As many
+// blocks for each as in a launch of its own came in two waves, which took 26 us on an H200 where this takes 21.)
 //   grid (blocks of both, rows of x / 16)
 #include "qmm_dense.cuh"
 

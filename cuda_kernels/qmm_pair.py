@@ -1,7 +1,7 @@
 """`qmm_pair.cu`: two products of the same packed rows in one launch, of matrices of two formats.
 
-Files of mixed types have six bits for some inputs of a layer and four for those beside them. Each
-matrix is shared out as in a launch of its own (`qmm.py`), so the results are the same to the bit.
+Files of mixed types have six bits for some inputs of a layer and four for those beside them. As
+many blocks as run at the same time are shared out between the matrices by their bytes.
 """
 
 from __future__ import annotations
@@ -89,8 +89,10 @@ def product_of_two(
     endings = {first.form: _Ending.SPLIT if split else ending, second.form: ending}
     one, other = sorted((first, second), key=lambda half: half.form)
     width = next((w for w in WIDTHS if tokens <= w), WIDTHS[-1])
-    n_one, *runs_one = shares(launcher, one.matrix.tiles)
-    n_other, *runs_other = shares(launcher, other.matrix.tiles)
+    # As many blocks as run at the same time, shared out so that all read as many bytes.
+    part = one.matrix.tiles.n_bytes / (one.matrix.tiles.n_bytes + other.matrix.tiles.n_bytes)
+    n_one, *runs_one = shares(launcher, one.matrix.tiles, part)
+    n_other, *runs_other = shares(launcher, other.matrix.tiles, 1 - part)
     k_blocks = one.matrix.tiles.k_blocks
     arguments: list[Argument] = [one.matrix.weights, k_blocks, one.matrix.tiles.tiles, *runs_one]
     arguments += [*x.arguments, one.workspace.partials, one.workspace.counters]

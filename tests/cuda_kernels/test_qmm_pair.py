@@ -1,4 +1,4 @@
-"""Two products in one launch: the bits of two launches, whatever the rows, formats and runs."""
+"""Two products in one launch: what two launches give, up to where sums are parted."""
 
 from __future__ import annotations
 
@@ -72,19 +72,25 @@ def processors(request: pytest.FixtureRequest, machine: Machine) -> Machine:
     return machine
 
 
+def same(joined: Floats, apart: Floats) -> bool:
+    """Columns of NaN are those that nobody writes. Blocks are shared out otherwise than in launches
+    of one matrix each, and sums of K are parted elsewhere."""
+    return np.allclose(joined, apart, rtol=1e-5, atol=1e-4, equal_nan=True)
+
+
 PAIRS = [("Q4_K", "Q6_K"), ("Q6_K", "Q4_K"), ("Q5_K", "Q6_K"), ("Q8_0", "NVFP4")]
 
 
 @pytest.mark.parametrize("forms", PAIRS)
 @pytest.mark.parametrize("rows", [(40, 24), (33, 272), (300, 16)])
 @pytest.mark.slow
-def test_the_bits_of_two_launches(
+def test_what_two_launches_give(
     processors: Machine, forms: tuple[str, str], rows: tuple[int, int]
 ) -> None:
     """Odd tails, groups that blocks share, and a matrix with fewer units than there are blocks."""
     made = case(processors, forms, rows, 3)
     y = made.joined()
-    assert np.array_equal(y, made.apart())
+    assert same(y, made.apart())
     untouched = [0, made.n_columns - 2, made.n_columns - 1]
     assert np.array_equal(y[:, untouched], made.start()[:, untouched])
 
@@ -92,7 +98,7 @@ def test_the_bits_of_two_launches(
 @pytest.mark.parametrize("tokens", [*range(1, 18), 33])
 def test_every_number_of_rows(machine: Machine, tokens: int) -> None:
     made = case(machine, ("Q4_K", "Q6_K"), (48, 24), tokens)
-    assert np.array_equal(made.joined(), made.apart())
+    assert same(made.joined(), made.apart())
 
 
 def test_is_the_product(machine: Machine) -> None:
@@ -110,8 +116,8 @@ def test_added_scaled_and_biased(processors: Machine) -> None:
         scale, bias = normal_rows(2, n, 4 + i)
         matrices.append(stored(form, n, WIDTH).matrix(machine, scale=scale, bias=bias))
     made = of_matrices(machine, matrices, 6)
-    assert np.array_equal(made.joined(add=True), made.apart(add=True))
-    assert np.array_equal(made.joined(), made.apart())
+    assert same(made.joined(add=True), made.apart(add=True))
+    assert same(made.joined(), made.apart())
 
 
 @pytest.mark.parametrize("forms", PAIRS[:2])
@@ -138,7 +144,7 @@ def test_split_rows_go_where_they_are_sent(
             product(machine.launcher, made.x, second.matrix, y, space, column=left)
         results.append((machine.get(ring), machine.get(y)))
     for joined, apart in zip(*results, strict=True):
-        assert np.array_equal(joined, apart)
+        assert same(joined, apart)
 
 
 def test_a_row_has_the_same_bits_in_any_company(processors: Machine) -> None:
