@@ -75,6 +75,7 @@ struct ExpertWork {
         int own, left, step;  // left: items, this one included
         Item item;
         const char* tiles_at;
+        int row_of_lane;  // of column lane modulo 8
 
         // Beyond the last unit it stands somewhere in the last item, and nothing is fetched.
         __device__ __forceinline__ Cursor(const Work& w, int unit)
@@ -85,15 +86,19 @@ struct ExpertWork {
             size_t before = ((size_t)work.place(item.id) * work.tiles + QMM_WARPS * item.group) * work.k_blocks;
             before += (size_t)(item.split * work.n_steps + step) * tiles();
             tiles_at = work.experts(item.id).weights + before * Format::TILE_BYTES;
+            int column = forgotten(threadIdx.x) & 7;
+            if (column >= item.count) {
+                row_of_lane = -1;
+            } else {
+                int entry = item.entry(work, column);
+                row_of_lane = work.by_pair ? work.pair(entry) : entry >> MOE_RANK_BITS;
+            }
         }
         __device__ __forceinline__ const char* weights() const { return tiles_at; }
         __device__ __forceinline__ int tiles() const { return work.tiles_of(item.group); }
         __device__ __forceinline__ int block() const { return item.split * work.n_steps + step; }
-        __device__ __forceinline__ int row(int column) const {
-            if (column >= item.count) return -1;
-            int entry = item.entry(work, column);
-            return work.by_pair ? work.pair(entry) : entry >> MOE_RANK_BITS;
-        }
+        // The list is not read in each step: a load comes back behind all copies that were begun before it.
+        __device__ __forceinline__ int row(int column) const { return __shfl_sync(ALL_LANES, row_of_lane, column); }
         __device__ __forceinline__ void advance() {
             tiles_at += tiles() * Format::TILE_BYTES;
             if (++step < work.n_steps) return;
@@ -142,21 +147,44 @@ __device__ __forceinline__ void leave_gates(const Work& work, const Item& item, 
     }
 }
 
+// Gates and ups of 8 columns from `first` on, the parts of all splits added in their order; 0 beyond the width.
+__device__ __forceinline__ void add_splits(const Work& work, const RoundOutcome& out, int pair, int first, float2 sums[8]) {
+    int width = work.rows / 2;
+    bool whole = first + 8 <= width && width % 2 == 0;
+#pragma unroll
+    for (int i = 0; i < 8; i++) sums[i] = make_float2(0.0f, 0.0f);
+#pragma unroll 4
+    for (int split = 0; split < work.splits; split++) {
+        const float2* parts = (const float2*)out.sums + ((size_t)split * out.n_pairs + pair) * width + first;
+        if (whole) {  // four loads at once
+#pragma unroll
+            for (int i = 0; i < 8; i += 2) {
+                float4 two = __ldcg((const float4*)(parts + i));
+                sums[i].x += two.x, sums[i].y += two.y;
+                sums[i + 1].x += two.z, sums[i + 1].y += two.w;
+            }
+        } else {
+#pragma unroll
+            for (int i = 0; i < 8; i++) {
+                if (first + i >= width) continue;
+                float2 one = __ldcg(parts + i);
+                sums[i].x += one.x, sums[i].y += one.y;
+            }
+        }
+    }
+}
+
 // activation(gate) * up of 8 columns from `first` on; 0 beyond the width.
 __device__ __forceinline__ void gated_8(const Work& work, int id, const RoundOutcome& out, int pair, int first, float values[8]) {
     int width = work.rows / 2;
+    float2 sums[8];
+    add_splits(work, out, pair, first, sums);
 #pragma unroll
     for (int i = 0; i < 8; i++) {
         values[i] = 0.0f;
         if (first + i >= width) continue;
-        float gate = 0.0f, up = 0.0f;
-        for (int split = 0; split < work.splits; split++) {
-            float2 part = __ldcg((const float2*)out.sums + ((size_t)split * out.n_pairs + pair) * width + first + i);
-            gate += part.x;
-            up += part.y;
-        }
-        gate = scaled_and_biased(work, id, first + i, gate);
-        up = scaled_and_biased(work, id, width + first + i, up);
+        float gate = scaled_and_biased(work, id, first + i, sums[i].x);
+        float up = scaled_and_biased(work, id, width + first + i, sums[i].y);
 #ifdef WEIGHED_INPUTS
         gate *= out.weights[pair], up *= out.weights[pair];
 #endif

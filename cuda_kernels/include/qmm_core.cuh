@@ -13,7 +13,7 @@
 //     const char* weights()    the tiles of the unit, one behind the other
 //     int tiles()
 //     int block()              which 256 of k
-//     int row(int token)       the row of the packed activations, or -1
+//     int row(int token)       the row of the packed activations, or -1; all lanes of the warp ask
 //     void advance()           on to the next unit
 #pragma once
 #include "mma.cuh"
@@ -97,8 +97,8 @@ struct NumbersOnTheWay {
 
     template <class Cursor>
     __device__ __forceinline__ void load(const PackedRows& x, const Cursor& cursor) {
-        int lane = forgotten(threadIdx.x & 31), blocks = forgotten(x.width) / PACK_BLOCK, row = lane < 4 * TILES ? cursor.row(lane) : -1;
-        d = row >= 0 ? x.d[(uint32_t)row * blocks + cursor.block()] : 0.0f;
+        int lane = forgotten(threadIdx.x & 31), blocks = forgotten(x.width) / PACK_BLOCK, row = cursor.row(min(lane, 4 * TILES - 1));
+        d = row >= 0 && lane < 4 * TILES ? x.d[(uint32_t)row * blocks + cursor.block()] : 0.0f;
         if constexpr (Format::MINIMA != 0) {
 #pragma unroll
             for (int i = 0; i < 2 * TILES; i++) {
