@@ -69,8 +69,12 @@ def _busy_seconds() -> float | None:
 
 
 def git(*arguments: str) -> str:
+    """Nothing where there is no git, or no history."""
     command = ["git", "-C", str(Path(__file__).parent), *arguments]
-    return subprocess.run(command, capture_output=True, text=True).stdout.strip()
+    try:
+        return subprocess.run(command, capture_output=True, text=True).stdout.strip()
+    except FileNotFoundError:
+        return ""
 
 
 def _load_average() -> list[float] | None:

@@ -1,4 +1,7 @@
-"""Where the time of a step goes: each kernel's share, and how far it is from its floor."""
+"""Where the time of a step goes: each kernel's share, and how far it is from its floor.
+
+Kernels are started in turn: the time of one that starts early has its waiting in it.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +20,9 @@ Seen = dict[str, tuple[float, float]]  # launches of a step, and microseconds of
 
 def shares(loaded: Loaded, seconds: float) -> list[Figure]:
     figures = []
-    for n in WIDTHS:
-        figures += _of_width(loaded, n)
+    with loaded.place.starting(early=False):
+        for n in WIDTHS:
+            figures += _of_width(loaded, n)
     return figures
 
 

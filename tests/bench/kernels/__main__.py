@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -72,6 +73,7 @@ SECTIONS = ("bandwidth", "gaps", *FAMILIES)
 def main() -> None:
     parser = argparse.ArgumentParser(prog="make bench-kernels", description=__doc__)
     parser.add_argument("--only", type=_names, default=list(SECTIONS), metavar="NAME[,NAME...]")
+    parser.add_argument("--match", type=re.compile, help="cases in whose names this is found")
     parser.add_argument("--out", type=Path, help="where the JSON record goes")
     parser.add_argument("--dry", action="store_true", help="tiny shapes on the CPU, no figures")
     options = parser.parse_args()
@@ -80,14 +82,19 @@ def main() -> None:
     if options.dry and (reason := host_problem()):
         raise SystemExit(f"the CPU shim cannot run here: {reason}")
     place = DryPlace() if options.dry else DevicePlace()
-    faults = measure(place, options.only, options.out)
+    faults = measure(place, options.only, options.out, options.match)
     if faults:
         raise SystemExit("\n".join(["wrong results:", *faults]))
     if options.dry:
         _say("all cases ran on the CPU and are right; nothing was measured")
 
 
-def measure(place: Place, names: list[str], out: Path | None = None) -> list[str]:
+def measure(
+    place: Place,
+    names: list[str],
+    out: Path | None = None,
+    match: re.Pattern[str] | None = None,
+) -> list[str]:
     """Prints figures, writes the record; complaints about wrong results."""
     record = Record(out, provenance(names))
     results: dict[str, list[Figure]] = {}
@@ -99,7 +106,7 @@ def measure(place: Place, names: list[str], out: Path | None = None) -> list[str
         if name == "gaps":
             figures = probes.gaps(place)
         elif name in FAMILIES:
-            figures, bad = family(name, place, copied)
+            figures, bad = family(name, place, copied, match)
             faults += bad
         results[name] = figures
         facts: dict[str, Any] = {"copied_gb_per_s": copied / 1e9, **start.until_now()}
@@ -112,11 +119,15 @@ def measure(place: Place, names: list[str], out: Path | None = None) -> list[str
     return faults
 
 
-def family(name: str, place: Place, copied: float) -> tuple[list[Figure], list[str]]:
+def family(
+    name: str, place: Place, copied: float, match: re.Pattern[str] | None = None
+) -> tuple[list[Figure], list[str]]:
     figures: list[Figure] = []
     faults: list[str] = []
     for sizes in MODELS:
         for case in FAMILIES[name](tiny(sizes) if place.is_dry else sizes):
+            if match is not None and not match.search(case.name):
+                continue
             _say(f"  {case.name}")
             outcome = run(case, place)
             figures += outcome.figures(copied)
