@@ -2,8 +2,9 @@ PYTHON ?= $(if $(wildcard .venv/bin/python),.venv/bin/python,python3)
 BENCH = PYTHONPATH=tests:tests/lib:tests/cuda_host:$$PYTHONPATH $(PYTHON) -m
 ROWS ?= 1
 REQUESTS ?= 20000
+GPU_TESTS = tests/gpu tests/cuda_kernels tests/core/backend/cuda # whose packages are there wherever torch and CuPy are
 
-.PHONY: help setup quick check fix test test-all check-kernels test-timing test-gpu bench bench-kernels bench-gpu bench-profile soak
+.PHONY: help setup quick check fix test test-all check-kernels test-timing test-gpu gpu-bundle bench bench-kernels bench-gpu bench-profile soak
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:[^#]*## /\t/' | expand -t 16
@@ -37,15 +38,18 @@ check-kernels: ## the tests of CUDA sources in full; CI leaves the slow ones out
 test-timing: ## the tests that judge by the clock, on an idle machine
 	SPEC_TEST_ALL=1 $(PYTHON) -m pytest -q -m timing -n 0
 
-test-gpu: ## all kernels on the CUDA device here, then under compute-sanitizer if there is one
-	SPEC_TEST_ALL=1 $(PYTHON) -m pytest -q -rs -m gpu
+test-gpu: ## kernels and models on the CUDA device here, then kernels under compute-sanitizer if there is one
+	SPEC_TEST_ALL=1 $(PYTHON) -m pytest -q -rs -m gpu -n 8 --continue-on-collection-errors $(GPU_TESTS)
 	$(PYTHON) tests/cuda_host/sanitizer_run.py
+
+gpu-bundle: ## what a borrowed machine with a GPU and no network lacks, into .gpu; then tests/gpu/first_run.sh A there
+	$(BENCH) bench.gpu.bundle
 
 bench: ## CPU and speculation figures beside llama.cpp, on an idle machine; ONLY=moe,context OUT=record.json FILES=folder
 	$(BENCH) bench $(if $(ONLY),--only $(ONLY)) $(if $(OUT),--out $(OUT)) $(if $(FILES),--files $(FILES))
 
-bench-kernels: ## every CUDA kernel on this machine's GPU; ONLY=qmm OUT=record.json, or DRY=1 to try it on the CPU
-	$(BENCH) bench.kernels $(if $(DRY),--dry) $(if $(ONLY),--only $(ONLY)) $(if $(OUT),--out $(OUT))
+bench-kernels: ## every CUDA kernel on this machine's GPU; ONLY=qmm MATCH='27B.* 1 rows' OUT=record.json, or DRY=1 to try it on the CPU
+	$(BENCH) bench.kernels $(if $(DRY),--dry) $(if $(ONLY),--only $(ONLY)) $(if $(MATCH),--match '$(MATCH)') $(if $(OUT),--out $(OUT))
 
 bench-gpu: ## whole steps on this machine's GPU; ONLY=27B:mtp OUT=record.json, DRY=1 on the CPU, LEDGER=1 counts bytes and launches
 	$(BENCH) bench.gpu $(if $(LEDGER),--ledger) $(if $(DRY),--dry) $(if $(ONLY),--only $(ONLY)) $(if $(OUT),--out $(OUT))

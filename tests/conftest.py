@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 MOST_WORKERS = 8  # each needs a gigabyte or so
 
-pytest_plugins = ["support.second_look", "support.fewer_cases"]
+pytest_plugins = ["support.second_look", "support.fewer_cases", "support.lost_device"]
 use_one(os.environ.get("PYTEST_XDIST_WORKER"))
 os.environ["SPEC_MODEL"] = "nano"  # tests mean the bundled model, also where SmolLM2 is installed
 os.environ.setdefault("SPEC_TOKEN_COUNTS", "0")  # what random models write is worth nothing
