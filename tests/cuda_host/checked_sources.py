@@ -16,6 +16,7 @@ from support.sass import disassembler
 
 from nextn.cuda_kernels.compile import nvrtc_problem
 from nextn.cuda_kernels.kernel import FOLDER
+from nextn.cuda_kernels.table import BEGIN
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -24,13 +25,14 @@ TESTS = ("tests/cuda_host", "tests/cuda_kernels")
 
 
 def digest() -> str:
-    """Of the kernels, what launches them, the shim, and the page about them."""
+    """Of the kernels, what launches them, the shim, and the table of them all."""
     folders = (FOLDER, FOLDER / "include", HERE / "shim")
     files = sorted(path for folder in folders for path in folder.iterdir() if path.is_file())
-    files.append(ROOT / "docs" / "kernels.md")
     found = hashlib.sha256()
     for path in files:
         found.update(path.name.encode() + b"\0" + path.read_bytes())
+    page = (ROOT / "docs" / "kernels.md").read_text(encoding="utf-8")
+    found.update(page.partition(BEGIN)[2].encode())
     return found.hexdigest()
 
 
