@@ -44,13 +44,19 @@ SPARSE = (Ahead(8192, every=512),)
 
 
 class Record:
-    """Byte offsets in the packed activations of one row and one block of 32."""
+    """Byte offsets in the packed activations of one row and one block of 32.
+
+    Where the instruction set weighs pairs, the elements with numbers 0 and 1 (mod 4) have a weight
+    of their own, and 2 and 3 another: small integers, so that both kinds use all of int8. What is
+    called a value below is then a byte times its weight.
+    """
 
     SIZE = 64
     VALUES = 0  # 32 x int8
-    SCALE = 32  # float32: what one step of int8 is worth
+    SCALE = 32  # float32: what 1 is worth
     MINIMUM = 36  # float32: -scale * sum(values), meets the minima of a format
     SUMS: ClassVar[dict[int, int]] = {128: 40, 8: 44}  # int32: -zero * sum(values), by zero point
+    WEIGHTS = 40  # int16 twice, in place of the first of these: see `Simd.weighs_pairs`
     HALF_SUMS = (48, 52)  # int32: -HALF_ZERO * sum of the first and second 16 values
     HALF_MINIMA = (56, 60)  # float32: as MINIMUM, of the first and second 16 values
     HALF_ZERO = 32

@@ -125,10 +125,11 @@ class Int8Keys(_Int8, Keys):
         with e.range(0, whole) as block:
             at = q + block * (4 * BLOCK)
             halves = [e.load(F32X16, at + 4 * LANES * i) for i in (0, 1)]
-            pack_block(e, halves[0], halves[1], to + block * Record.SIZE)
+            pack_block(e, halves[0], halves[1], to + block * Record.SIZE, weighed=False)
         if whole < self.n_blocks:
             half = e.load(F32X16, q + 4 * BLOCK * whole)
-            pack_block(e, half, e.const(F32X16, 0.0), to + Record.SIZE * whole)
+            zeros = e.const(F32X16, 0.0)
+            pack_block(e, half, zeros, to + Record.SIZE * whole, weighed=False)
 
     def score(
         self, e: Emitter, queries: Queries, page: Value, cell: Value, n: int, ahead: Value

@@ -6,6 +6,7 @@ from ..emit import F32, I32, LANES, Emitter, Value, vector
 
 F32X16, I32X16 = vector(F32, LANES), vector(I32, LANES)
 ROUND = 12582912.0  # 1.5 * 2^23: adding it leaves the nearest integer in the low bits
+ROUND_BITS = 0x4B400000  # of that number
 LN2_HIGH, LN2_LOW = 0.693359375, -2.12194440e-4
 # Minimax coefficients of exp and log on their reduced ranges (Cephes, S. Moshier), highest first.
 EXP = (1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 0.5)
@@ -27,7 +28,7 @@ def polynomial(e: Emitter, x: Value, coefficients: tuple[float, ...]) -> Value:
 
 def round_to_int(x: Value) -> Value:
     """Nearest integer, ties to even, as int32; for |x| < 2^22. NaN gives some number."""
-    return (x + ROUND).bits(I32X16) - 0x4B400000
+    return (x + ROUND).bits(I32X16) - ROUND_BITS
 
 
 def exp(e: Emitter, x: Value) -> Value:

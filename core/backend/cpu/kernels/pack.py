@@ -1,5 +1,9 @@
 """Float rows to packed activations: int8 with one scale per 32, and the sums that zero points need.
 
+Where the instruction set weighs pairs, one half of each 32 has a scale of its own: the step of both
+is a small multiple of the block's. That halves the distance of a model's output from the exact one
+(docs/experiments.md).
+
 A NaN or infinity makes the scale of its block NaN, so that it reaches the logits; a block of zeros
 has scale 0.
 """
@@ -8,32 +12,51 @@ from __future__ import annotations
 
 from ..emit import F32, I8, I32, I64, LANES, Emitter, Value, vector
 from ..formats.tile_format import Record
-from .mathematics import F32X16, I32X16, round_to_int
+from .mathematics import F32X16, I32X16, ROUND, ROUND_BITS, round_to_int
 
 F32X8, I32X8 = vector(F32, 8), vector(I32, 8)
+MOST_WEIGHT = 255.0  # sums of 32 products of a 4-bit weight times it are exact as float32
 SMALLEST = 1e-30  # below this a block counts as zero: 127 / maximum would overflow
 
 
-def pack_block(e: Emitter, first: Value, second: Value, record: Value) -> None:
+def pack_block(
+    e: Emitter, first: Value, second: Value, record: Value, *, weighed: bool = True
+) -> None:
     """Two vectors of 16 floats to one record, which is stored as one line."""
-    scale, inverse = _scales(e, first, second)
-    wide = e.choose(inverse, inverse, [0] * LANES)
+    largest = _largest(e, first, second)
+    weights = None
+    if weighed and e.simd.weighs_pairs:
+        scale, inverse, weights = _weighed_scales(e, largest)
+    else:
+        scale, inverse = _scales(e, largest)
+    wide = e.choose(inverse, inverse, [*range(8)] * 2)
     halves = [round_to_int(x * wide) for x in (first, second)]
     values = [half.narrow(vector(I8)) for half in halves]
     packed = e.choose(values[0], values[1], list(range(Record.BLOCK))).bits(I32X8)
-    line = e.choose(packed, _words(e, halves, scale), list(range(LANES)))
+    if weights is not None:
+        times = e.choose(weights, weights, [*range(8)] * 2)
+        halves = [half * times for half in halves]
+    line = e.choose(packed, _words(e, halves, scale, weights), list(range(LANES)))
     e.store(line, record, 16)
 
 
-def _scales(e: Emitter, first: Value, second: Value) -> tuple[Value, Value]:
-    """What one step of int8 is worth, and its inverse, in all of 8 lanes."""
+def _largest(e: Emitter, first: Value, second: Value) -> Value:
+    """Of the elements with numbers 0 to 3 (mod 4), the bits of the largest size; in 8 lanes."""
     bits = [(x.bits(I32X16) & 0x7FFFFFFF) for x in (first, second)]
     larger = (bits[0] > bits[1]).select(bits[0], bits[1])
     low, high = e.half_of(larger, 0, 8), e.half_of(larger, 8, 8)
     top = (low > high).select(low, high)
-    for distance in (4, 2, 1):
-        other = e.choose(top, top, [lane ^ distance for lane in range(8)])
-        top = (top > other).select(top, other)
+    return _larger(e, top, 4)
+
+
+def _larger(e: Emitter, top: Value, distance: int) -> Value:
+    other = e.choose(top, top, [lane ^ distance for lane in range(8)])
+    return (top > other).select(top, other)
+
+
+def _scales(e: Emitter, largest: Value) -> tuple[Value, Value]:
+    """What one step of int8 is worth, and its inverse, in all of 8 lanes."""
+    top = _larger(e, _larger(e, largest, 2), 1)
     maximum = top.bits(F32X8)
     is_zero = maximum < SMALLEST
     zero, nan = e.const(F32X8, 0.0), e.const(F32X8, float("nan"))
@@ -41,7 +64,24 @@ def _scales(e: Emitter, first: Value, second: Value) -> tuple[Value, Value]:
     return (top >= 0x7F800000).select(nan, scale), is_zero.select(zero, 127.0 / maximum)
 
 
-def _words(e: Emitter, halves: list[Value], scale: Value) -> Value:
+def _weighed_scales(e: Emitter, largest: Value) -> tuple[Value, Value, Value]:
+    """What 1 is worth, the inverse of a step, and the steps' weights, by element in 8 lanes."""
+    of_pairs = _larger(e, largest, 1)
+    top = _larger(e, of_pairs, 2)
+    maximum = top.bits(F32X8)
+    is_zero = maximum < SMALLEST
+    zero, nan = e.const(F32X8, 0.0), e.const(F32X8, float("nan"))
+    # Rounded up, so that no value needs more than 127 steps; 0 for a pair of nothing.
+    parts = of_pairs.bits(F32X8) * (MOST_WEIGHT / maximum) + 0.4999
+    found = (parts + ROUND).bits(I32X8) - ROUND_BITS
+    one = e.const(I32X8, 1)
+    weights = is_zero.select(one, (found < 1).select(one, found))
+    per_step = 127.0 * MOST_WEIGHT / maximum / weights.to_float(F32X8)
+    scale = is_zero.select(zero, maximum * (1 / (127 * MOST_WEIGHT)))
+    return (top >= 0x7F800000).select(nan, scale), is_zero.select(zero, per_step), weights
+
+
+def _words(e: Emitter, halves: list[Value], scale: Value, weights: Value | None) -> Value:
     """The second half of a record: its scale, and all that is made of the sums of its values."""
     first, second = (e.half_of(x, 0, 8) + e.half_of(x, 8, 8) for x in halves)
     low, high = [0, 1, 2, 3, 8, 9, 10, 11], [4, 5, 6, 7, 12, 13, 14, 15]
@@ -61,7 +101,12 @@ def _words(e: Emitter, halves: list[Value], scale: Value) -> Value:
     whole = of_lanes * e.table(I32X8, times)
     minima = (0.0 - scale * of_lanes.to_float(F32X8)).bits(I32X8)
     words = e.choose(whole, minima, [lane if times[lane] else 8 + lane for lane in range(8)])
-    return e.choose(words, scale.bits(I32X8), [8, 1, 2, 3, 4, 5, 6, 7])
+    words = e.choose(words, scale.bits(I32X8), [8, 1, 2, 3, 4, 5, 6, 7])
+    if weights is None:
+        return words
+    both = weights + (e.choose(weights, weights, [2] * 8) << 16)
+    at = Record.word(Record.WEIGHTS)
+    return e.choose(words, both, [8 if lane == at else lane for lane in range(8)])
 
 
 class RowSet:

@@ -75,7 +75,10 @@ def _dots(e: Emitter, group: Group, rows: list[Value], span: tuple[int, int]) ->
             at = [row + (Record.VALUES + 4 * v) for row in rows]
             yield weights ^ -128 if signed else weights, [e.splat(e.load(I32, a)) for a in at]
 
-    return e.simd.dots(e, starts, terms(), weight_bits(group))
+    pairs = None
+    if e.simd.weighs_pairs:
+        pairs = [e.splat(e.load(I32, row + Record.WEIGHTS)) for row in rows]
+    return e.simd.dots(e, starts, terms(), weight_bits(group), pairs)
 
 
 def weight_bits(group: Group) -> int:
@@ -88,7 +91,8 @@ def _start(e: Emitter, zero: int, row: Value, span: tuple[int, int]) -> Value:
     if not zero:
         return e.const(I32X16, 0)
     if span == (0, 8):
-        held = zero if zero in Record.SUMS else max(Record.SUMS)
+        sums = [8] if e.simd.weighs_pairs else Record.SUMS
+        held = zero if zero in sums else max(sums)
         at = Record.SUMS[held]
     else:
         held, at = Record.HALF_ZERO, Record.HALF_SUMS[span[0] // 4]

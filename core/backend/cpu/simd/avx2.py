@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 from llvmlite import binding, ir
 
-from .instruction_set import I8, I16, I32, SIGNED_BITS, Simd, Term, in_parts
+from .instruction_set import I8, I32, Simd, Term, in_parts
 from .pairs import PairSums
 
 if TYPE_CHECKING:
     from ..emit import Emitter, Value
 
-I8X32, I16X16, I32X8 = ir.VectorType(I8, 32), ir.VectorType(I16, 16), ir.VectorType(I32, 8)
+I8X32, I32X8 = ir.VectorType(I8, 32), ir.VectorType(I32, 8)
 
 
 class _Avx(Simd):
@@ -24,30 +24,26 @@ class _Avx(Simd):
         return in_parts(e, 2, lambda i: e.call("llvm.x86.avx2.pshuf.b", I8X32, entries, i), index)
 
 
-_PAIRS = PairSums(2, "llvm.x86.avx2.pmadd.ub.sw", "llvm.x86.avx2.pmadd.wd")
+_PAIRS = PairSums(2, "llvm.x86.avx2.pmadd.ub.sw", "llvm.x86.avx2.pmadd.wd", "llvm.x86.avx2.psign.b")
 
 
 class Avx2(_Avx):
     name = "avx2"
     features = ("avx2", "fma", "f16c")
+    weighs_pairs = True
 
     def dots(
-        self, e: Emitter, totals: list[Value], terms: Iterable[Term], bits: int
+        self,
+        e: Emitter,
+        totals: list[Value],
+        terms: Iterable[Term],
+        bits: int,
+        pairs: list[Value] | None = None,
     ) -> list[Value]:
-        if bits == SIGNED_BITS:
-            return super().dots(e, totals, terms, bits)
-        return _PAIRS.dots(e, totals, terms, bits)
+        return _PAIRS.dots(e, totals, terms, bits, pairs)
 
     def dot(self, e: Emitter, total: Value, weights: Value, x: Value, bits: int) -> Value:
-        """Signed bytes as 16-bit numbers, even and odd."""
-
-        def write(sums: Value, w: Value, y: Value) -> Value:
-            for shift in (8, 0):
-                pair = [(v.bits(I16X16) << shift).shift_signed(8) for v in (w, y)]
-                sums = sums + e.call("llvm.x86.avx2.pmadd.wd", I32X8, *pair)
-            return sums
-
-        return in_parts(e, 2, write, total, weights, x)
+        return self.dots(e, [total], [(weights, [x])], bits)[0]
 
 
 class AvxVnni(_Avx):

@@ -25,10 +25,15 @@ class Generic(Simd):
         return "x86-64" if platform.machine().lower() in ("x86_64", "amd64") else "generic"
 
     def dots(
-        self, e: Emitter, totals: list[Value], terms: Iterable[Term], bits: int
+        self,
+        e: Emitter,
+        totals: list[Value],
+        terms: Iterable[Term],
+        bits: int,
+        pairs: list[Value] | None = None,
     ) -> list[Value]:
         """Sums are kept 256 times as large, so that half of the bytes need not be moved."""
-        sums = super().dots(e, [e.const(I32X16, 0)] * len(totals), terms, bits)
+        sums = super().dots(e, [e.const(I32X16, 0)] * len(totals), terms, bits, pairs)
         return [a + b.shift_signed(8) for a, b in zip(totals, sums, strict=True)]
 
     def dot(self, e: Emitter, total: Value, weights: Value, x: Value, bits: int) -> Value:

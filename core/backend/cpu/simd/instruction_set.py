@@ -34,6 +34,9 @@ class Simd(ABC):
     takes_signed: ClassVar[bool] = True
     # Whether `lookup` is worth its time in a product; where not, tables are met when loading.
     looks_up: ClassVar[bool] = True
+    # Whether a row's bytes may have weights in `dots`: the first and second of each four, and the
+    # third and fourth. So it is where bytes are multiplied in pairs; it costs nothing there.
+    weighs_pairs: ClassVar[bool] = False
     # Vectors of 16 lanes that sums may fill, beside what else has to be in registers.
     sums_at_once: ClassVar[int] = 8
 
@@ -50,12 +53,20 @@ class Simd(ABC):
         return ",".join(f"+{feature}" for feature in self.features)
 
     def dots(
-        self, e: Emitter, totals: list[Value], terms: Iterable[Term], bits: int
+        self,
+        e: Emitter,
+        totals: list[Value],
+        terms: Iterable[Term],
+        bits: int,
+        pairs: list[Value] | None = None,
     ) -> list[Value]:
         """totals (16 x i32, one for each row) += the dot products of all terms, exactly.
 
         Weights have `bits` bits without sign; SIGNED_BITS stands for what `takes_signed` says.
+        Activations are -127 to 127. `pairs`: what the pairs of each row are multiplied by, (16 x
+        i32) of two int16 each; only where `weighs_pairs`.
         """
+        assert pairs is None
         totals = list(totals)
         for weights, rows in terms:
             totals = [self.dot(e, t, weights, x, bits) for t, x in zip(totals, rows, strict=True)]

@@ -1,7 +1,8 @@
 """Products of bytes as x86 had them before VNNI: `pmaddubsw`, then `pmaddwd`.
 
-The first makes sums of two products, unsigned times signed, in 16 bits. It saturates where weights
-have all 8 bits; those are widened by other means. Fewer bits leave room for several sums.
+The first makes sums of two products, unsigned times signed, in 16 bits, which hold several such
+sums where weights have few bits. Signed weights give their sign to the activations. The second adds
+neighbours, and multiplies them by the weights of pairs, if there are any.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from llvmlite import ir
 
-from .instruction_set import I8X64, I16, I32, Term, in_parts
+from .instruction_set import I8, I8X64, I16, I32, I32X16, SIGNED_BITS, Term, in_parts
 
 if TYPE_CHECKING:
     from ..emit import Emitter, Value
@@ -26,27 +27,51 @@ class PairSums:
     parts: int  # registers that 64 bytes fill
     multiply: str  # intrinsics
     widen: str
+    give_sign: str
 
     def dots(
-        self, e: Emitter, totals: list[Value], terms: Iterable[Term], bits: int
+        self,
+        e: Emitter,
+        totals: list[Value],
+        terms: Iterable[Term],
+        bits: int,
+        pairs: list[Value] | None,
     ) -> list[Value]:
-        fit = 32767 // (2 * 128 * (2**bits - 1))  # how many sums of pairs 16 bits surely hold
+        signed = bits == SIGNED_BITS  # 128 * 127 twice is less than 2^15
+        fit = 1 if signed else 32767 // (2 * 128 * (2**bits - 1))  # sums that 16 bits surely hold
+        times = pairs or [e.const(I32X16, 0x00010001)] * len(totals)
         totals, left = list(totals), iter(terms)
         while some := list(islice(left, fit)):
+            sizes = [_size(weights) if signed else weights for weights, _ in some]
             for m, total in enumerate(totals):
-                pairs = [self._multiply(e, weights, rows[m]) for weights, rows in some]
-                totals[m] = total + self._widen(e, reduce(add, pairs))
+                sums = [
+                    self._multiply(e, size, weights if signed else None, rows[m])
+                    for size, (weights, rows) in zip(sizes, some, strict=True)
+                ]
+                totals[m] = total + self._widen(e, reduce(add, sums), times[m])
         return totals
 
-    def _multiply(self, e: Emitter, weights: Value, x: Value) -> Value:
+    def _multiply(self, e: Emitter, sizes: Value, signs: Value | None, x: Value) -> Value:
         kind = ir.VectorType(I16, 32 // self.parts)
+        bytes_kind = ir.VectorType(I8, 64 // self.parts)
 
-        def write(w: Value, y: Value) -> Value:
-            return e.call(self.multiply, kind, w, y)
+        def write(size: Value, y: Value, *sign: Value) -> Value:
+            if sign:
+                y = e.call(self.give_sign, bytes_kind, y, *sign)
+            return e.call(self.multiply, kind, size, y)
 
-        return in_parts(e, self.parts, write, weights, x.bits(I8X64))
+        more = () if signs is None else (signs,)
+        return in_parts(e, self.parts, write, sizes, x.bits(I8X64), *more)
 
-    def _widen(self, e: Emitter, sums: Value) -> Value:
-        ones = e.const(ir.VectorType(I16, 32 // self.parts), 1)
+    def _widen(self, e: Emitter, sums: Value, times: Value) -> Value:
         kind = ir.VectorType(I32, 16 // self.parts)
-        return in_parts(e, self.parts, lambda s: e.call(self.widen, kind, s, ones), sums)
+
+        def write(some: Value, by: Value) -> Value:
+            return e.call(self.widen, kind, some, by)
+
+        return in_parts(e, self.parts, write, sums, times.bits(ir.VectorType(I16, 32)))
+
+
+def _size(weights: Value) -> Value:
+    """Of signed bytes, without sign."""
+    return (weights < 0).select(0 - weights, weights)

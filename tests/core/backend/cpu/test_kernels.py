@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from support.blocks import random_blocks
+from support.int8_rows import MOST_WEIGHT, PAIR, check_words, unpack
 
 from nextn.core.backend.cpu.emit import Emitter
 from nextn.core.backend.cpu.formats import FORMATS
@@ -117,19 +118,29 @@ def pack(set_name: str, rows: Floats) -> NDArray[np.uint8]:
 @pytest.mark.parametrize("n", [1, 2, 5, 9, 13, 37])
 def test_packing_rounds_to_the_nearest_step(n: int, set_name: str) -> None:
     rows = np.random.default_rng(n).standard_normal((n, 96)).astype(np.float32)
-    records = pack(set_name, rows)
-    scale = records.view(np.float32)[..., Record.SCALE // 4]
-    values = records[..., :32].view(np.int8).astype(np.float32) * scale[..., None]
-    assert np.abs(values.reshape(n, 96) - rows).max() <= 0.501 * scale.max()
-    np.testing.assert_allclose(scale, np.abs(rows.reshape(n, 3, 32)).max(-1) / 127, rtol=1e-6)
-    q = records[..., :32].view(np.int8).astype(np.int32)
-    ints = records.view(np.int32)
-    for zero, at in Record.SUMS.items():
-        assert np.array_equal(ints[..., at // 4], -zero * q.sum(-1))
-    second = -Record.HALF_ZERO * q[..., 16:].sum(-1)
-    assert np.array_equal(ints[..., Record.HALF_SUMS[1] // 4], second)
-    minimum = records.view(np.float32)[..., Record.MINIMUM // 4]
-    np.testing.assert_allclose(minimum, -scale * q.sum(-1), rtol=1e-6, atol=1e-7)
+    records, simd = pack(set_name, rows), SETS[set_name]()
+    values, steps = unpack(records, simd)
+    blocks = rows.reshape(n, 3, 32)
+    assert (np.abs(values - blocks) <= 0.501 * steps).all()
+    largest = np.abs(blocks).max(-1)
+    np.testing.assert_allclose(steps.max(-1), largest / 127, rtol=1e-6)
+    check_words(records, simd)
+
+
+@pytest.mark.parametrize("set_name", SET_NAMES)
+def test_a_large_number_costs_its_pair_alone(set_name: str) -> None:
+    """Where pairs are weighed; else it costs the whole block."""
+    rows = np.random.default_rng(1).standard_normal((4, 32)).astype(np.float32)
+    rows[:, 5] = [5.0, 50.0, 500.0, 5e6]
+    records, simd = pack(set_name, rows), SETS[set_name]()
+    check_words(records, simd)
+    values, steps = unpack(records[:, 0], simd)
+    assert (np.abs(values - rows) <= 0.501 * steps).all()
+    others, largest = steps[:, PAIR == 1].max(-1), np.abs(rows[:, PAIR == 1]).max(-1)
+    if simd.weighs_pairs:
+        assert (others <= largest / 127 + rows[:, 5] / (127 * MOST_WEIGHT)).all()
+    else:
+        np.testing.assert_allclose(others, rows[:, 5] / 127, rtol=1e-6)
 
 
 @pytest.mark.parametrize("set_name", SET_NAMES)

@@ -20,13 +20,14 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from support.blocks import random_blocks
+from support.int8_rows import pack
 from support.running import load
 from support.tiny_models import TinyModel
 
 from nextn.core.backend.cpu.backend import CpuBackend
 from nextn.core.backend.cpu.emit import F32, I8, I16, I32, KERNEL, Emitter, vector
 from nextn.core.backend.cpu.formats import FORMATS, find_tile_format
-from nextn.core.backend.cpu.formats.tile_format import CpuTileFormat, Record
+from nextn.core.backend.cpu.formats.tile_format import CpuTileFormat
 from nextn.core.backend.cpu.kernels.tile import TILE, weight_bits, write_tile
 from nextn.core.backend.cpu.machine_code import Kernels, optimised, target_machine
 from nextn.core.backend.cpu.simd import SETS, SIGNED_BITS, AvxVnni, Generic, NeonDotprod, Simd
@@ -80,9 +81,14 @@ def call(simd: Simd, folder: Path, write: Callable[[Emitter], None], *arrays: ND
 # Dot products ------------------------------------------------------------------------------------
 
 
-def write_dots(e: Emitter, bits: int) -> None:
-    """Arguments: weights (cases, terms, 64), activations (cases, terms, rows), totals."""
+def write_dots(e: Emitter, bits: int, *, weighs: bool = False) -> None:
+    """Arguments: weights (cases, terms, 64), activations (cases, terms, rows), totals; and what the
+    pairs of each row are multiplied by, int16 (rows, 2)."""
     weights_at, x_at, totals_at = e.words(e.parameters[0], 3)
+    pairs = None
+    if weighs:
+        pairs_at = e.words(e.parameters[0], 4)[3]
+        pairs = [e.splat(e.load(I32, pairs_at + 4 * m)) for m in range(N_ROWS)]
     with e.range(0, N_CASES) as case:
         terms = []
         for term in range(N_TERMS):
@@ -92,23 +98,25 @@ def write_dots(e: Emitter, bits: int) -> None:
         addresses = [totals_at + case * (64 * N_ROWS) + 64 * m for m in range(N_ROWS)]
         totals = [e.load(vector(I32), address) for address in addresses]
         for total, address in zip(
-            e.simd.dots(e, totals, iter(terms), bits), addresses, strict=True
+            e.simd.dots(e, totals, iter(terms), bits, pairs), addresses, strict=True
         ):
             e.store(total, address)
     e.finish()
 
 
 def dot_inputs(bits: int, *, signed: bool) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
-    """Random bytes, and in every other case nothing but extremes; totals that are not zero."""
+    """Random bytes, and in every other case nothing but extremes; totals that are not zero. No
+    activation is -128, which signed weights could not negate."""
     rng = np.random.default_rng(bits)
     low, high = (-128, 127) if signed else (0, 2**bits - 1)
     weights = rng.integers(low, high, (N_CASES, N_TERMS, 64), endpoint=True)
-    x = rng.integers(-128, 127, (N_CASES, N_TERMS, N_ROWS, 4), endpoint=True)
+    least = -127 if signed else -128
+    x = rng.integers(least, 127, (N_CASES, N_TERMS, N_ROWS, 4), endpoint=True)
     weights[::2] = rng.choice([low, high], weights[::2].shape)
-    x[::2] = rng.choice([-128, 127], x[::2].shape)
-    weights[0], x[0] = high, -128  # the largest sums of either sign
+    x[::2] = rng.choice([least, 127], x[::2].shape)
+    weights[0], x[0] = high, least  # the largest sums of either sign
     weights[2], x[2] = high, 127
-    weights[4], x[4] = low, -128
+    weights[4], x[4] = low, least
     totals = rng.integers(-(2**20), 2**20, (N_CASES, N_ROWS, 16)).astype(np.int32)
     return weights.astype(np.int8 if signed else np.uint8), x.astype(np.int8), totals
 
@@ -125,6 +133,20 @@ def test_dot_products_are_exact(simd: Simd, bits: int, tmp_path: Path) -> None:
     weights, x, totals = dot_inputs(bits, signed=bits == SIGNED_BITS and simd.takes_signed)
     want = expected_dots(weights, x, totals)
     call(simd, tmp_path, partial(write_dots, bits=bits), weights, x, totals)
+    assert np.array_equal(totals, want)
+
+
+@pytest.mark.parametrize("bits", [*range(1, 8), SIGNED_BITS])
+@pytest.mark.parametrize("simd", RUNNABLE, ids=lambda simd: simd.name)
+def test_weighed_pairs_are_exact(simd: Simd, bits: int, tmp_path: Path) -> None:
+    if not simd.weighs_pairs:
+        pytest.skip(f"{simd.name} weighs no pairs")
+    weights, x, totals = dot_inputs(bits, signed=bits == SIGNED_BITS)
+    pairs = np.random.default_rng(8).integers(1, 256, (N_ROWS, 2)).astype(np.int16)
+    pairs[0] = 255, 1
+    weighed = x.astype(np.int64) * np.repeat(pairs, 2, axis=1)
+    want = expected_dots(weights, weighed, totals)
+    call(simd, tmp_path, partial(write_dots, bits=bits, weighs=True), weights, x, totals, pairs)
     assert np.array_equal(totals, want)
 
 
@@ -408,25 +430,6 @@ def test_dot_products_are_exact_on_aarch64(simd: Simd, bits: int, tmp_path: Path
     assert np.array_equal(got, expected_dots(weights, x, totals))
 
 
-def pack(x: NDArray[np.float32]) -> tuple[NDArray[np.uint8], NDArray[np.float64]]:
-    """Records (blocks, rows, 64) of a group of rows, and the values that they stand for."""
-    blocks = x.reshape(len(x), -1, Record.BLOCK)
-    scale = (np.abs(blocks).max(-1) / 127).astype(np.float32)
-    q = np.rint(blocks / scale[..., None]).astype(np.int32)
-    records = np.zeros((blocks.shape[1], len(x), Record.SIZE), np.uint8)
-    floats, ints = records.view(np.float32), records.view(np.int32)
-    records[..., : Record.BLOCK] = q.astype(np.int8).transpose(1, 0, 2).view(np.uint8)
-    floats[..., Record.SCALE // 4] = scale.T
-    floats[..., Record.MINIMUM // 4] = (-scale * q.sum(-1)).T
-    for zero, at in Record.SUMS.items():
-        ints[..., at // 4] = -zero * q.sum(-1).T
-    halves = zip(Record.HALF_SUMS, Record.HALF_MINIMA, (q[..., :16], q[..., 16:]), strict=True)
-    for sum_at, minimum_at, half in halves:
-        ints[..., sum_at // 4] = -Record.HALF_ZERO * half.sum(-1).T
-        floats[..., minimum_at // 4] = (-scale * half.sum(-1)).T
-    return records, (q * scale[..., None].astype(np.float64)).reshape(x.shape)
-
-
 @needs_qemu
 @pytest.mark.parametrize("form", QUANTISED, ids=lambda form: form.name)
 @pytest.mark.parametrize("simd", ARM_SETS, ids=lambda simd: simd.name)
@@ -441,7 +444,7 @@ def test_products_on_aarch64_equal_dequantised_weights(
     host = type("Host", (Generic,), {"looks_up": simd.looks_up})()
     tiles = Repacker(Kernels(host, tmp_path), 1).repack(MatrixPart(tensor))
     x = np.random.default_rng(8).standard_normal((m, n_in)).astype(np.float32)
-    records, values = pack(x)
+    records, values = pack(x, simd)
     body = f"""
         int64_t y = (int64_t)aligned_alloc(64, {64 * m});
         kernel(load("quants"), load("scales"), {n_in // held.span}, load("x"), 0, y, 64, 16, 0, 0);

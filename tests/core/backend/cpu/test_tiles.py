@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 from support.blocks import random_blocks
+from support.int8_rows import pack
 
 from nextn.core.backend.cpu.formats import EXPANDED, FORMATS, find_tile_format
 from nextn.core.backend.cpu.formats.floats import _Floats
-from nextn.core.backend.cpu.formats.tile_format import CpuTileFormat, Record
+from nextn.core.backend.cpu.formats.tile_format import CpuTileFormat
 from nextn.core.backend.cpu.kernels.tile import TILE, WIDTHS, write_float_tile, write_tile
 from nextn.core.backend.cpu.machine_code import Kernels
 from nextn.core.backend.cpu.simd import SETS
@@ -46,28 +47,6 @@ def tile_function(set_name: str, form: CpuTileFormat, m: int) -> Any:
     return ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 10)(address)
 
 
-def pack(x: Any) -> tuple[Any, Any]:
-    """Records of a group of rows, and the values they stand for: by the definition, in numpy."""
-    rows = len(x)
-    blocks = x.reshape(rows, -1, 32)
-    scale = (np.abs(blocks).max(-1) / 127).astype(np.float32)
-    q = np.rint(blocks / scale[..., None]).astype(np.int8)
-    records = np.zeros((blocks.shape[1], rows, Record.SIZE), np.uint8)
-    floats, ints = records.view(np.float32), records.view(np.int32)
-    records[..., :32] = q.transpose(1, 0, 2).view(np.uint8)
-    wide = q.astype(np.int32)
-    floats[..., Record.SCALE // 4] = scale.T
-    floats[..., Record.MINIMUM // 4] = (-scale * wide.sum(-1)).T
-    for zero, at in Record.SUMS.items():
-        ints[..., at // 4] = -zero * wide.sum(-1).T
-    sides = wide[..., :16], wide[..., 16:]
-    halves = zip(Record.HALF_SUMS, Record.HALF_MINIMA, sides, strict=True)
-    for sum_at, minimum_at, half in halves:
-        ints[..., sum_at // 4] = -Record.HALF_ZERO * half.sum(-1).T
-        floats[..., minimum_at // 4] = (-scale * half.sum(-1)).T
-    return records, (q * scale[..., None]).reshape(x.shape).astype(np.float64)
-
-
 def repack(set_name: str, type_name: str, raw: Any) -> tuple[Any, Any]:
     """Tiles of stored rows, through the loader's own path."""
     data = np.ascontiguousarray(raw).reshape(-1)
@@ -82,7 +61,7 @@ def product(set_name: str, type_name: str, m: int, x: Any, n_valid: int = 16) ->
     raw = random_blocks(type_name, 16, N_IN)
     weights = stored.dequantize(raw.reshape(-1, stored.block_bytes)).reshape(16, N_IN)
     quants, scales = repack(set_name, type_name, raw)
-    packed, values = (x, x.astype(np.float64)) if form.is_float else pack(x)
+    packed, values = (x, x.astype(np.float64)) if form.is_float else pack(x, SETS[set_name]())
     y = np.full((m, 16), 7, np.float32)
     tile_function(set_name, form, m)(
         quants.ctypes.data, scales.ctypes.data if scales.size else 0, N_IN // form.span,
@@ -112,11 +91,14 @@ def test_only_valid_outputs_are_written(set_name: str) -> None:
     assert (part[:, 5:] == 7).all()
 
 
+@pytest.mark.parametrize("weighs_pairs", [False, True])
 @pytest.mark.parametrize("type_name", ["Q8_0", "Q4_K", "IQ4_XS"])
-def test_sets_agree(type_name: str) -> None:
-    """Integer sums are the same everywhere; only the float additions may round otherwise."""
+def test_sets_agree(type_name: str, weighs_pairs: bool) -> None:
+    """Integer sums are the same in all that round activations alike; only the float additions may
+    round otherwise."""
     x = np.random.default_rng(3).standard_normal((1, N_IN)).astype(np.float32)
-    results = [product(name, type_name, 1, x)[0] for name in SET_NAMES]
+    names = [name for name in SET_NAMES if SETS[name]().weighs_pairs == weighs_pairs]
+    results = [product(name, type_name, 1, x)[0] for name in names]
     for other in results[1:]:
         np.testing.assert_allclose(other, results[0], rtol=1e-4, atol=1e-4)
 
