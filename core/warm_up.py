@@ -34,7 +34,7 @@ def compile_for_gpus(
     with open_gguf(path) as file:
         for arch in archs:
             backend = absent_backend(arch, types)
-            backend.look_at(file)
+            backend.begin_file(file)
             survey = survey_model(file, planner=backend)
             survey.weights.check()
             sizes = StateSizes(_LONGEST, n_slots=_MOST_SEQUENCES, window=WINDOW)

@@ -16,7 +16,7 @@ from ...core.gguf.tensors import Tensor
 from ..drafters import ARCHITECTURES as DRAFTERS
 from .gguf_facts import GgufFacts
 from .head_rules import how_to_attach
-from .scan import look_at
+from .scan import faults_of
 from .verdict import FileReport, Subject
 
 MAX_SCANNED: Final = 1 << 30  # bytes of a head: what is smallest first
@@ -120,7 +120,7 @@ def _check_finite(facts: GgufFacts, report: FileReport) -> None:
                     f"a part of the {_noun(facts)} was not searched for NaN: it is very large",
                 )
                 break
-            fault, _ = look_at(tensor)
+            fault, _ = faults_of(tensor)
             tensor.release()
             if fault is not None:
                 bad.append(f"{tensor.name} {fault.what}")

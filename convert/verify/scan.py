@@ -80,7 +80,7 @@ def scan(file: GgufFile, progress: ScanProgress = lambda _what, _done: None) -> 
     start, done = time.perf_counter(), 0
     for tensor in file.tensors.values():
         progress("reading tensors", done / total)
-        fault, strange = look_at(tensor)
+        fault, strange = faults_of(tensor)
         out.faults += [fault] if fault else []
         out.suspicious += [strange] if strange else []
         done += tensor.n_bytes
@@ -90,7 +90,7 @@ def scan(file: GgufFile, progress: ScanProgress = lambda _what, _done: None) -> 
     return out
 
 
-def look_at(tensor: Tensor) -> tuple[NumberFault | None, NumberFault | None]:
+def faults_of(tensor: Tensor) -> tuple[NumberFault | None, NumberFault | None]:
     if not tensor.n_elements:
         return None, None
     scales = _SCALES.get(tensor.format.name)

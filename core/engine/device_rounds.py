@@ -348,7 +348,7 @@ class DeviceRounds:
         assert self._rounds is not None, "checked before"
         member.is_late = member.is_over and not found.is_over and self._rounds.n_under_way > 0
         if not member.is_over and sequence.has_thoughts:
-            sequence.turn()
+            sequence.update_spec()
         return part.n_accepted
 
     def _give_back(self, member: LoopSequence, end: SequenceEnd) -> None:

@@ -251,7 +251,7 @@ class Engine:
         self.store.reset()
         self._drafting.forget()
 
-    def forgive_drafters(self, on_failure: Callable[[Exception], None]) -> None:
+    def disable_drafters_on_error(self, on_failure: Callable[[Exception], None]) -> None:
         """From now on a drafter that fails no longer drafts for the sequences under way, and
         `on_failure` is called with the exception, which is not raised. For servers: a request does
         not need drafts."""
@@ -288,7 +288,7 @@ class Engine:
             verifier=verifier,
         )
         if params.thinking_spec is not None:
-            sequence.follow(self._thoughts())
+            sequence.track_thinking(self._thoughts())
         if verifier.picks_every_row(sampler):
             sequence.request = sampler.request
         sequence.stats.accept_mode = verifier.mode
@@ -352,7 +352,7 @@ class Engine:
             self._finish(sequence)
             return
         if sequence.has_thoughts:
-            sequence.turn()
+            sequence.update_spec()
         if state.n_cells in state.wanted:
             self.store.checkpoint(state, self._drafting.carry(sequence))
         if state.n_cells == sequence.n_prompt and self._is_reusable(sequence):

@@ -64,7 +64,7 @@ class Sequence:
         self._thoughts: Phase | None = None  # if they are drafted for in their own way
         self.has_thoughts = False
         self.spec = params.spec
-        self.turn()
+        self.update_spec()
         self.stop_reason: str | None = None
         self.events: deque[Event] = deque()  # that have not been taken yet
         self.stats = Stats(prompt_n=self.n_prompt)
@@ -79,11 +79,11 @@ class Sequence:
         self._stream, self._stops = stream, StopFinder(params.stop)
         self._lap = 0.0
 
-    def follow(self, thoughts: Phase) -> None:
+    def track_thinking(self, thoughts: Phase) -> None:
         self._thoughts, self.has_thoughts = thoughts, True
-        self.turn()
+        self.update_spec()
 
-    def turn(self) -> None:
+    def update_spec(self) -> None:
         """Use the speculation settings of the phase, thinking or not, that the sequence is in."""
         params = self.params
         if self._thoughts is not None and params.thinking_spec is not None:

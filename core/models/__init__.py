@@ -70,7 +70,7 @@ def build_model(
 
     `check` is called in between with what the model will take, and may refuse it.
     """
-    backend.look_at(file)
+    backend.begin_file(file)
     planner = backend.planner() if check is not None else None
     survey = survey_model(file, with_nextn=with_nextn, planner=planner)
     survey.weights.check()
@@ -86,7 +86,7 @@ def prepare_model(
     from .model_weights import Reporting, Weights
 
     empty, matrices = survey.model, survey.inventory.matrices
-    backend.look_at(file)
+    backend.begin_file(file)
     backend.expect(file, matrices)
     reporting = Weights(file, Reporting(backend, matrices))
     model = type(empty)(empty.hparams, reporting, with_nextn=with_nextn, share=empty.share)
@@ -156,7 +156,7 @@ def add_networks(
     from .model_weights import Reporting, Weights
 
     name, build = _network_builder(model, file)
-    backend.look_at(file)
+    backend.begin_file(file)
     inventory = plan_networks(model, file)
     if check is not None:
         check(inventory.demand(model, backend))

@@ -16,11 +16,11 @@ _AT_ONCE: Final = 8
 _FIRST: Final = (b"GET /health ", b"GET /v1/health ")
 
 
-class Turnstile:
-    """Limits the requests that one server reads in a turn. All methods run in the loop."""
+class ReadLimiter:
+    """Limits the requests that one server reads at once. All methods run in the loop."""
 
     def __init__(self) -> None:
-        self._waiting: deque[PatientForSoLong] = deque()
+        self._waiting: deque[LimitedH11Protocol] = deque()
         self._n_left, self._is_due = _AT_ONCE, False
 
     def admits(self) -> bool:
@@ -31,29 +31,29 @@ class Turnstile:
         self._n_left -= 1
         return True
 
-    def wait(self, protocol: PatientForSoLong) -> None:
-        """Queues a connection; its `come_in` is called later."""
+    def wait(self, protocol: LimitedH11Protocol) -> None:
+        """Queues a connection; its `resume` is called later."""
         self._waiting.append(protocol)
 
     def _call_soon(self) -> None:
         if not self._is_due:
             self._is_due = True
-            asyncio.get_running_loop().call_soon(self._turn)
+            asyncio.get_running_loop().call_soon(self._read_on)
 
-    def _turn(self) -> None:
+    def _read_on(self) -> None:
         self._is_due, self._n_left = False, _AT_ONCE
         while self._waiting and self._n_left:
             self._n_left -= 1
-            self._waiting.popleft().come_in()
+            self._waiting.popleft().resume()
         if self._waiting:
             self._call_soon()
 
 
-class PatientForSoLong(H11Protocol):
+class LimitedH11Protocol(H11Protocol):
     header_s: ClassVar[float] = 60.0
-    turnstile: ClassVar[Turnstile]
+    read_limiter: ClassVar[ReadLimiter]
     _timer: asyncio.TimerHandle | None = None
-    _held: bytes = b""  # received bytes that wait at the turnstile
+    _held: bytes = b""  # received bytes that wait until they may be read
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
@@ -62,14 +62,14 @@ class PatientForSoLong(H11Protocol):
     def data_received(self, data: bytes) -> None:
         if self._held:  # read before the pause
             self._held += data
-        elif data.startswith(_FIRST) or self.turnstile.admits():
+        elif data.startswith(_FIRST) or self.read_limiter.admits():
             self._read(data)
         else:
             self._held = data
             self.flow.pause_reading()
-            self.turnstile.wait(self)
+            self.read_limiter.wait(self)
 
-    def come_in(self) -> None:
+    def resume(self) -> None:
         data, self._held = self._held, b""
         if not data or self.transport.is_closing():
             return
@@ -103,4 +103,6 @@ class PatientForSoLong(H11Protocol):
 
 
 def protocol(header_s: float) -> type[asyncio.Protocol]:
-    return type("Protocol", (PatientForSoLong,), {"header_s": header_s, "turnstile": Turnstile()})
+    return type(
+        "Protocol", (LimitedH11Protocol,), {"header_s": header_s, "read_limiter": ReadLimiter()}
+    )

@@ -69,7 +69,7 @@ class Worker:
         self._is_loaded = Event()
         self._commands: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._n_submitted = self._n_failures = 0
-        self._is_stopped = self._is_tired = self._is_wanted = False
+        self._is_stopped = self._unload_requested = self._is_wanted = False
         self._reload_waiters = ReloadWaiters()
 
     def begin(self) -> None:
@@ -180,7 +180,7 @@ class Worker:
         """Called in the loop when the server is idle: the engine's thread unloads the model."""
 
         def run() -> None:
-            self._is_tired = True
+            self._unload_requested = True
 
         self.state = SLEEPING  # new requests wait in `wake_up`
         self._commands.put(run)
@@ -244,7 +244,7 @@ class Worker:
             self.failure, self.state = error, DEAD
             self._is_loaded.set()
             self._fail_all()
-            self._bridge.run_in_loop(self._bury)
+            self._bridge.run_in_loop(self._on_death)
 
     @property
     def _engine(self) -> Engine | None:
@@ -254,7 +254,7 @@ class Worker:
         if not self.n_slots:
             self._jobs.slots = Slots(loaded.engine.config.sizes.n_slots)
         self.loaded = loaded
-        loaded.engine.forgive_drafters(self._note_drafter)
+        loaded.engine.disable_drafters_on_error(self._note_drafter)
         if self.state in (LOADING, SLEEPING):
             self.state = READY
         self._is_loaded.set()
@@ -286,7 +286,7 @@ class Worker:
             give_back()  # memory that only loading needed
             self._bridge.run_in_loop(lambda: self._reload_waiters.release(is_there=True))
 
-    def _bury(self) -> None:
+    def _on_death(self) -> None:
         """Called in the loop after the thread has failed: fails requests submitted meanwhile."""
         self._fail_all()
         self._reload_waiters.release(is_there=False)
@@ -295,8 +295,8 @@ class Worker:
     def _serve(self, engine: Engine) -> None:
         while not self._is_stopped:
             self._listen(is_idle=not (engine.has_work or self._jobs.waiting))
-            if self._is_tired:
-                self._is_tired = False
+            if self._unload_requested:
+                self._unload_requested = False
                 return
             if self._jobs.waiting:
                 self._jobs.admit(engine)

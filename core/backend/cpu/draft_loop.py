@@ -197,7 +197,7 @@ class CpuDraftLoop:
         given = self._made.recording.given
         if given is not None and (step.hidden is None or step.hidden.shape[1] != given.shape[1]):
             raise ValueError(f"expected hidden rows of {given.shape[1]} numbers")
-        self._latest = self._inputs.look_at(step)
+        self._latest = self._inputs.source_of(step)
         self._words_view[LoopWords.SOURCE] = self._latest.address
         self._n_sequences = len(step.slots)
 

@@ -164,7 +164,7 @@ class StepInputs:
                 f"{self.max_sequences} were planned for"
             )
 
-    def look_at(self, step: Step) -> InputSource:
+    def source_of(self, step: Step) -> InputSource:
         """To be held while its words are used. Steps that come again are known."""
         known = self._steps.get(id(step))
         if known is None:
@@ -238,7 +238,7 @@ class Filler:
     def fill(self, step: Step) -> None:
         latest = self._latest
         if latest is None or latest.step is not step:
-            latest = self._latest = self._inputs.look_at(step)
+            latest = self._latest = self._inputs.source_of(step)
         self._inputs.reach(self._function(self._inputs.address, latest.address))
 
     @staticmethod

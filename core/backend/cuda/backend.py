@@ -58,7 +58,7 @@ class CudaBackend(Backend):
             self.details = ", ".join(filter(None, (self.details, str(kv_types))))
         self.uploads = Uploads(device)
         self._tied: frozenset[str] = frozenset()
-        self._said: set[str] = set()  # types that were spoken of
+        self._warned_types: set[str] = set()  # types that were spoken of
         self._twin: CudaBackend | None = None  # the latest planner
         self._planned: PlannedSteps | None = None
         self._compiling: AheadCompiler | None = None
@@ -71,13 +71,13 @@ class CudaBackend(Backend):
 
     # weights
 
-    def look_at(self, file: GgufFile) -> None:
+    def begin_file(self, file: GgufFile) -> None:
         is_tied = "output.weight" not in file.tensors
         self._tied = frozenset({"token_embd.weight"} if is_tied else ())
 
     def planner(self) -> CudaBackend:
         twin = self._twin = CudaBackend(PlannedDevice(self.device), self.kv_types)
-        twin._tied, twin._said = self._tied, self._said
+        twin._tied, twin._warned_types = self._tied, self._warned_types
         return twin
 
     def working(self, rehearsal: PlannedSteps) -> Working:
@@ -127,7 +127,7 @@ class CudaBackend(Backend):
     def matrix(self, parts: Sequence[MatrixPart]) -> CudaMatrix:
         if self.device.has_memory:
             for part in parts:
-                say_if_expanded(part.tensor.format.name, self._said)
+                say_if_expanded(part.tensor.format.name, self._warned_types)
         self.prepared_bytes += self.matrix_bytes(parts)
         made = CudaMatrix(self.uploads, parts, use_of(parts, self._tied))
         made.prepare()

@@ -43,7 +43,7 @@ from .step_memory import Outputs, StepMemory
 from .weights import CudaMatrix
 
 
-class Chosen(NamedTuple):
+class GatheredRows(NamedTuple):
     """Some rows, picked out by the norm that reads them."""
 
     rows: Rows
@@ -51,7 +51,7 @@ class Chosen(NamedTuple):
 
 
 @dataclass(slots=True)
-class Looked:
+class LazyEmbedding:
     """Rows of a table, which are made unless the next norm looks them up."""
 
     table: CudaMatrix
@@ -59,7 +59,7 @@ class Looked:
     rows: Array | None = None
 
 
-class Scored(NamedTuple):
+class LogitsWithMax(NamedTuple):
     """Logits, and the largest of each 64."""
 
     rows: Array
@@ -67,7 +67,7 @@ class Scored(NamedTuple):
 
 
 @dataclass(slots=True)
-class Summing:
+class PendingSum:
     """Rows to which parts (T, n, width) are still to be added: the next norm does it."""
 
     rows: Array | None  # None: the sum of the parts alone
@@ -89,8 +89,8 @@ class OpParts:
 
 
 class CudaOps(Ops):
-    """Rows are float32 arrays (T, width), or one of `Looked`, `Product`, `Summing`, `Chosen`, which
-    are made when it is known what for; Packed is `PackedRows`."""
+    """Rows are float32 arrays (T, width), or one of `LazyEmbedding`, `Product`, `PendingSum` and
+    `GatheredRows`, which are made when it is known what for; Packed is `PackedRows`."""
 
     def __init__(self, parts: OpParts) -> None:
         self.parts = parts
@@ -111,19 +111,19 @@ class CudaOps(Ops):
 
     # rows
 
-    def embed(self, table: CudaMatrix, step: Step, scale: float = 1.0) -> Looked:
-        found = Looked(table, there_of(step).array("tokens"))
+    def embed(self, table: CudaMatrix, step: Step, scale: float = 1.0) -> LazyEmbedding:
+        found = LazyEmbedding(table, device_step(step).array("tokens"))
         if scale != 1.0:
             rows = self._made(found)
             sum_rows(self.launcher, rows, NormOutputs(rows=rows), scale=scale)
         return found
 
-    def given_rows(self, step: Step, width: int) -> Array | Chosen:
-        there = there_of(step)
+    def given_rows(self, step: Step, width: int) -> Array | GatheredRows:
+        there = device_step(step)
         if "received" in there.arrays:
             return there.array("received")
-        which = there.arrays.get("hidden_rows")
-        return there.array("hidden") if which is None else Chosen(there.array("hidden"), which)
+        rows, which = there.array("hidden"), there.arrays.get("hidden_rows")
+        return rows if which is None else GatheredRows(rows, which)
 
     def take_rows(self, rows: Array) -> Array:
         there = self._memory.rows(*rows.shape)
@@ -141,11 +141,11 @@ class CudaOps(Ops):
         self.device.copy(to, self._made(x))
         return to
 
-    def out_rows(self, x: Rows, step: Step) -> Chosen:
-        return Chosen(x, there_of(step).array("out_rows"))
+    def out_rows(self, x: Rows, step: Step) -> GatheredRows:
+        return GatheredRows(x, device_step(step).array("out_rows"))
 
     def to_host(self, x: Rows) -> Floats:
-        found: Floats = self.device.get(x.rows if isinstance(x, Scored) else self._made(x))
+        found: Floats = self.device.get(x.rows if isinstance(x, LogitsWithMax) else self._made(x))
         return found
 
     # operations
@@ -178,7 +178,7 @@ class CudaOps(Ops):
         return self._added(x, y, scale)
 
     def _added(self, x: Rows, y: Rows, scale: float, norm: AnyNorm | None = None) -> Array:
-        rows, is_sum = self._made(x), isinstance(y, Summing) and y.rows is None
+        rows, is_sum = self._made(x), isinstance(y, PendingSum) and y.rows is None
         parts, out = y.parts if is_sum else self._made(y), NormOutputs(rows=rows)
         sum_rows(self.launcher, parts, out, x=rows, norm=norm, scale=scale)
         return rows
@@ -189,14 +189,14 @@ class CudaOps(Ops):
         return out
 
     def _norm(self, x: Rows, norm: Norm, out: NormOutputs) -> None:
-        x, chosen = (x.rows, x.which) if isinstance(x, Chosen) else (x, None)
+        x, chosen = (x.rows, x.which) if isinstance(x, GatheredRows) else (x, None)
         if norm.centred or norm.bias is not None:
             sum_rows(self.launcher, self._made(x), out, norm=any_norm(norm), chosen=chosen)
             return
-        if isinstance(x, Summing) and x.rows is None:
+        if isinstance(x, PendingSum) and x.rows is None:
             self._made(x)
         weights = RowNorm(norm.weight, norm.eps)
-        if not isinstance(x, Summing):
+        if not isinstance(x, PendingSum):
             norm_quant(self.launcher, self._made(x), weights, out, chosen=chosen)
             return
         norm_quant(self.launcher, x.rows, weights, out, parts=x.parts, chosen=chosen)
@@ -209,16 +209,16 @@ class CudaOps(Ops):
             if x.rows is None:
                 x.rows = self._products.rows(x.a, x.w)
             return x.rows
-        if isinstance(x, Looked):
+        if isinstance(x, LazyEmbedding):
             if x.rows is None:
                 x.rows = self._memory.rows(*shape_of(x))
                 x.table.look_up(self.launcher, x.ids, x.rows)
             return x.rows
-        if isinstance(x, Chosen):
+        if isinstance(x, GatheredRows):
             rows, out = self._made(x.rows), self._memory.rows(*shape_of(x))
             sum_rows(self.launcher, rows, NormOutputs(rows=out), chosen=x.which)
             return out
-        if not isinstance(x, Summing):
+        if not isinstance(x, PendingSum):
             return x
         if x.parts is not None:
             before = x.rows
@@ -236,7 +236,7 @@ class CudaOps(Ops):
             )
         (n_rows, width), second = shape_of(x), self._side(y, y_norm)
         out = self._memory.packed(n_rows, width + second.rows.shape[1])
-        if isinstance(x, Looked) and x.rows is None and not x.table.is_in_tiles:
+        if isinstance(x, LazyEmbedding) and x.rows is None and not x.table.is_in_tiles:
             norm = RowNorm(x_norm.weight, x_norm.eps)
             tables.embed_concat_quant(self.launcher, x.table.table, x.ids, norm, second, out)
         else:
@@ -244,7 +244,7 @@ class CudaOps(Ops):
         return out
 
     def _side(self, x: Rows, norm: Norm) -> tables.Side:
-        rows, vocab_subset = (x.rows, x.which) if isinstance(x, Chosen) else (x, None)
+        rows, vocab_subset = (x.rows, x.which) if isinstance(x, GatheredRows) else (x, None)
         return tables.Side(self._made(rows), RowNorm(norm.weight, norm.eps), vocab_subset)
 
     def matmul(self, a: PackedRows, w: CudaMatrix, add_to: Rows | None = None) -> Array | Product:
@@ -273,7 +273,7 @@ class CudaOps(Ops):
         return out
 
     def convolve(self, x: Rows, factors: Rows, conv: DynamicConvolution, step: Step) -> Array:
-        starts, out = there_of(step).attention.starts, self._memory.rows(*shape_of(x))
+        starts, out = device_step(step).attention.starts, self._memory.rows(*shape_of(x))
         convolve_rows(
             self.launcher,
             self._made(x),
@@ -287,14 +287,14 @@ class CudaOps(Ops):
         return out
 
     def attend(self, qkv: Rows, attention: Attention, state: CudaState, step: Step) -> PackedRows:
-        there = state.place(there_of(step), attention.layer)
+        there = state.place(device_step(step), attention.layer)
         out = self._memory.packed(there.n_rows, attention.n_heads * attention.value_dim)
         cache = state.kv[attention.layer]
         self._attender.attend(self._made(qkv), attention, cache, there, out, state.limits)
         return out
 
     def append(self, qkv: Rows, attention: Attention, state: CudaState, step: Step) -> None:
-        there, cache = state.place(there_of(step), attention.layer), state.kv[attention.layer]
+        there, cache = state.place(device_step(step), attention.layer), state.kv[attention.layer]
         self._attender.append(self._made(qkv), attention, cache, there)
 
     def attend_latent(
@@ -302,11 +302,11 @@ class CudaOps(Ops):
     ) -> Packed:
         rows = LatentRows(self._made(q), self._made(cells))
         cache, limits = state.kv[attention.layer], state.limits
-        there = there_of(step)
+        there = device_step(step)
         return self.pack(self._attender.attend_latent(rows, attention, cache, there, limits))
 
     def delta_rule(self, rows: Rows, delta: DeltaRule, state: CudaState, step: Step) -> PackedRows:
-        there = there_of(step)
+        there = device_step(step)
         out = self._memory.packed(there.n_rows, delta.shape.value_width)
         if not (
             isinstance(rows, Product) and self._delta.run_product(rows, delta, state, there, out)
@@ -317,11 +317,11 @@ class CudaOps(Ops):
 
     def moe(
         self, a: PackedRows, moe: Moe, add_to: Rows | None, routed_by: PackedRows | None = None
-    ) -> Summing:
+    ) -> PendingSum:
         parts = self._experts.run(a, moe, a if routed_by is None else routed_by)
-        return Summing(None if add_to is None else self._made(add_to), parts)
+        return PendingSum(None if add_to is None else self._made(add_to), parts)
 
-    def head(self, a: PackedRows, w: CudaMatrix, cap: float = 0.0) -> Scored:
+    def head(self, a: PackedRows, w: CudaMatrix, cap: float = 0.0) -> LogitsWithMax:
         n_rows = a.q.shape[0]
         rows = self._outputs.rows("logits", n_rows, w.n_out)
         maxima = self._outputs.rows("maxima", n_rows, -(-w.n_out // MAXIMA_BLOCK))
@@ -334,19 +334,19 @@ class CudaOps(Ops):
             if cap:
                 cap_rows(self.launcher, rows, cap)
             head_summits(self.launcher, Logits(rows, maxima))
-        return Scored(rows, maxima)
+        return LogitsWithMax(rows, maxima)
 
 
 def shape_of(x: Rows) -> tuple[int, int]:
     """Rows and width of the result."""
-    if isinstance(x, Chosen):
+    if isinstance(x, GatheredRows):
         return int(x.which.shape[0]), shape_of(x.rows)[1]
     if isinstance(x, Product):
         return int(x.a.q.shape[0]), x.w.n_out
-    if isinstance(x, Looked):
+    if isinstance(x, LazyEmbedding):
         return int(x.ids.shape[0]), x.table.n_in
     rows: Array = x
-    if isinstance(x, Summing):
+    if isinstance(x, PendingSum):
         rows = x.parts if x.rows is None else x.rows
     return int(rows.shape[0]), int(rows.shape[-1])
 
@@ -355,6 +355,6 @@ def any_norm(norm: Norm) -> AnyNorm:
     return AnyNorm(norm.weight, norm.eps, norm.centred, norm.bias)
 
 
-def there_of(step: Step) -> DeviceStep:
+def device_step(step: Step) -> DeviceStep:
     assert isinstance(step, DeviceStep), "models pass on the step that `compile` gave them"
     return step

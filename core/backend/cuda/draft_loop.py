@@ -31,7 +31,7 @@ from .step_sizes import context_bucket, filled_up
 
 if TYPE_CHECKING:
     from .backend import CudaBackend
-    from .cuda_ops import Scored
+    from .cuda_ops import LogitsWithMax
     from .state import CudaState
 
 
@@ -44,7 +44,7 @@ class CudaDraftLoop:
     ) -> None:
         self._backend, self._device, self._plan = backend, backend.device, plan
         self._forward, self._state = forward, state
-        self._graphs: Graphs[_There, None] = Graphs(self._device)
+        self._graphs: Graphs[_DraftBuffers, None] = Graphs(self._device)
         self._mirrors = Mirrors(self._device)
         self._outputs = Outputs(self._device, state.limits.n_rows)
         self._stops = self._device.put(np.array(sorted(plan.stops), np.int32))
@@ -85,12 +85,12 @@ class CudaDraftLoop:
 
     def _repeated(
         self, round_: _Round, first: StepKey, most: int, cells: int
-    ) -> Repeated[_There, None]:
-        there = _There.make(Packet(self._mirrors, round_.contents), first, most, cells)
+    ) -> Repeated[_DraftBuffers, None]:
+        there = _DraftBuffers.make(Packet(self._mirrors, round_.contents), first, most, cells)
         is_short = round_.step.n_rows <= MOST_REPEATED
         return Repeated(self._device, there, lambda: self._work(there), repeats=is_short)
 
-    def _work(self, there: _There) -> None:
+    def _work(self, there: _DraftBuffers) -> None:
         step, ran = there.first, there.first_rows
         for number in range(max(there.most, 1)):
             with self._backend.ops.leaving_in(self._outputs):
@@ -111,7 +111,7 @@ class CudaDraftLoop:
             tap = None if self._plan.tap is None else output.taps[self._plan.tap]
             step, ran = there.following(tap), following
 
-    def _logits(self, scored: Scored) -> Logits:
+    def _logits(self, scored: LogitsWithMax) -> Logits:
         rows, maxima = scored
         n = int(rows.shape[1])
         if self._vocab_subset is None:
@@ -121,7 +121,7 @@ class CudaDraftLoop:
         head_summits(self._device.launcher, logits)
         return logits
 
-    def _drafts(self, there: _There, round_: _Round) -> Drafts:
+    def _drafts(self, there: _DraftBuffers, round_: _Round) -> Drafts:
         n, most = round_.step.n_sequences, there.most
         if not most:
             return Drafts([[] for _ in range(n)], [[] for _ in range(n)])
@@ -220,7 +220,7 @@ def _lines(
 
 
 @dataclass(frozen=True, slots=True)
-class _There:
+class _DraftBuffers:
     """A round's arrays on the device."""
 
     packet: Packet
@@ -229,7 +229,7 @@ class _There:
     key: StepKey  # of the steps that follow
 
     @classmethod
-    def make(cls, packet: Packet, first: StepKey, most: int, cells: int) -> _There:
+    def make(cls, packet: Packet, first: StepKey, most: int, cells: int) -> _DraftBuffers:
         n = first.n_sequences
         key = replace(first, n_rows=n, n_out=n, max_rows=1, cells=cells, has_requests=False)
         return cls(packet, DeviceStep.shaped(first, packet.arrays), most, key)

@@ -11,7 +11,7 @@ from ..interface import Packed, Rows
 from ..layers import Attention, DeltaRule, Gate, LatentAttention, Moe, Norm
 from ..step import Step
 from .attention_layer import LatentRows
-from .cuda_ops import Chosen, CudaOps, OpParts, Summing, shape_of, there_of
+from .cuda_ops import CudaOps, GatheredRows, OpParts, PendingSum, device_step, shape_of
 from .gate_codes import gate_of
 from .products import Product
 from .prompt_products import WideRows
@@ -29,7 +29,7 @@ class PromptOps(CudaOps):
         self._call, self._few = call, few
 
     def norm(self, x: Rows, norm: Norm) -> Packed:
-        if isinstance(x, Chosen):
+        if isinstance(x, GatheredRows):
             return super().norm(x, norm)
         n_rows, width = shape_of(x)
         halves = self._halves(width)
@@ -44,14 +44,14 @@ class PromptOps(CudaOps):
 
     def matmul(
         self, a: Packed, w: CudaMatrix, add_to: Rows | None = None
-    ) -> Array | Product | Summing:
+    ) -> Array | Product | PendingSum:
         if isinstance(a, PackedRows):
             return super().matmul(a, w, add_to)
         y = self._wide.rows(a, w)
         if add_to is None:
             return y
         x = self._made(add_to)
-        return Summing(x, y.reshape(a.n_rows, 1, w.n_out))
+        return PendingSum(x, y.reshape(a.n_rows, 1, w.n_out))
 
     def gated_ffn(self, a: Packed, gate_up: CudaMatrix, gate: Gate) -> Packed:
         if isinstance(a, PackedRows):
@@ -68,7 +68,7 @@ class PromptOps(CudaOps):
         return WideRows(halves, n_rows)
 
     def pack(self, x: Rows) -> Packed:
-        if isinstance(x, Chosen):
+        if isinstance(x, GatheredRows):
             return super().pack(x)
         halves, rows = self._halves(shape_of(x)[1]), self._made(x)
         n_rows = int(rows.shape[0])
@@ -76,7 +76,7 @@ class PromptOps(CudaOps):
         return WideRows(halves, n_rows, lambda: rows)
 
     def attend(self, qkv: Rows, attention: Attention, state: CudaState, step: Step) -> Packed:
-        there = state.place(there_of(step), attention.layer)
+        there = state.place(device_step(step), attention.layer)
         halves = self._halves(attention.n_heads * attention.value_dim)
         cache = state.kv[attention.layer]
         out = halves[: there.n_rows]
@@ -86,14 +86,14 @@ class PromptOps(CudaOps):
     def attend_latent(
         self, q: Rows, cells: Rows, attention: LatentAttention, state: CudaState, step: Step
     ) -> Packed:
-        there, cache = there_of(step), state.kv[attention.layer]
+        there, cache = device_step(step), state.kv[attention.layer]
         halves = self._halves(attention.n_heads * attention.value_dim)
         rows, out = LatentRows(self._made(q), self._made(cells)), halves[: there.n_rows]
         self._attender.attend_latent_prompt(rows, attention, cache, there, out)
         return WideRows(halves, there.n_rows)
 
     def delta_rule(self, rows: Rows, delta: DeltaRule, state: CudaState, step: Step) -> Packed:
-        there = there_of(step)
+        there = device_step(step)
         halves = self._halves(delta.shape.value_width)
         out, behind = halves[: there.n_rows], self._few
         self._delta.run_prompt(self._made(rows), delta, state, there, out, behind=behind)
@@ -101,7 +101,7 @@ class PromptOps(CudaOps):
 
     def moe(
         self, a: Packed, moe: Moe, add_to: Rows | None, routed_by: Packed | None = None
-    ) -> Summing:
+    ) -> PendingSum:
         """By the kernels for few rows, which group rows by expert: an expert has too few of them
         for its weights to be worth unpacking."""
         return super().moe(

@@ -20,7 +20,7 @@ from .step_memory import Outputs
 
 if TYPE_CHECKING:
     from .backend import CudaBackend
-    from .cuda_ops import Scored
+    from .cuda_ops import LogitsWithMax
 
 _DRAFTS, _VERIFIES, _ENDS = range(3)  # marks of the clock
 
@@ -75,7 +75,7 @@ class RoundLaunches:
             draft_pick(self._launcher, memory.sequences, head, step, rows, following)
             rows, hidden = following, output.taps[drafter.tap]
 
-    def _draft_logits(self, scored: Scored) -> Logits:
+    def _draft_logits(self, scored: LogitsWithMax) -> Logits:
         rows, maxima = scored
         n = int(rows.shape[1])
         if self._vocab_subset is None:

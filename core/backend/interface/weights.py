@@ -24,7 +24,7 @@ class WeightMemory(ABC):
     savings: tuple[str, ...] = ()  # flags that make a model fit, beside -c and -np
     report: Report = staticmethod(_silent)
 
-    def look_at(self, file: GgufFile) -> None:
+    def begin_file(self, file: GgufFile) -> None:
         """The next calls are about matrices of this file."""
 
     @abstractmethod

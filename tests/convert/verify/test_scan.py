@@ -7,7 +7,7 @@ import pytest
 from numpy.typing import NDArray
 
 from nextn.convert.verify import scan
-from nextn.convert.verify.scan import _SCALES, ABSURD_MATRIX, look_at
+from nextn.convert.verify.scan import _SCALES, ABSURD_MATRIX, faults_of
 from nextn.core.gguf.quants import FORMATS, BlockFormat, find_format
 from nextn.core.gguf.tensors import Tensor
 
@@ -58,9 +58,9 @@ def test_one_absurd_block(fmt: BlockFormat, monkeypatch: pytest.MonkeyPatch) -> 
     blocks = rng.integers(0, 256, (N_BLOCKS, fmt.block_bytes), dtype=np.uint8)
     for scale in _SCALES[fmt.name]:
         _set(blocks, slice(None), scale, 2.0**-12)
-    assert look_at(tensor_of(blocks, fmt)) == (None, None)
+    assert faults_of(tensor_of(blocks, fmt)) == (None, None)
     _set(blocks, 33, _SCALES[fmt.name][0], 60000.0)
-    fault, _ = look_at(tensor_of(blocks, fmt))
+    fault, _ = faults_of(tensor_of(blocks, fmt))
     values = np.abs(tensor_of(blocks, fmt).floats())
     assert values.max() > ABSURD_MATRIX
     assert fault is not None
@@ -75,7 +75,7 @@ def test_nan_and_infinity(fmt: BlockFormat) -> None:
     for value in (np.nan, np.inf, -np.inf):
         bad = blocks.copy()
         _set(bad, 21, _SCALES[fmt.name][-1], value)
-        fault, _ = look_at(tensor_of(bad, fmt))
+        fault, _ = faults_of(tensor_of(bad, fmt))
         assert fault is not None
         assert "has NaN or infinity at [21, 0]" in str(fault)
 
@@ -92,18 +92,18 @@ def _set(
 
 def test_all_zero_is_strange_in_a_matrix_alone() -> None:
     fmt = find_format("Q8_0")
-    fault, strange = look_at(tensor_of(np.zeros((4, fmt.block_bytes), np.uint8), fmt))
+    fault, strange = faults_of(tensor_of(np.zeros((4, fmt.block_bytes), np.uint8), fmt))
     assert fault is None
     assert str(strange) == "tensor t is all zero"
     vector = Tensor("t", (32,), find_format("F32"), np.zeros(128, np.uint8))
-    assert look_at(vector) == (None, None)
+    assert faults_of(vector) == (None, None)
 
 
 def test_a_vector_may_hold_thousands() -> None:
     values = np.full(32, 5e4, np.float32)
     vector = Tensor("t", (32,), find_format("F32"), values.view(np.uint8))
-    assert look_at(vector) == (None, None)
-    fault, _ = look_at(Tensor("t", (1, 32), find_format("F32"), values.view(np.uint8)))
+    assert faults_of(vector) == (None, None)
+    fault, _ = faults_of(Tensor("t", (1, 32), find_format("F32"), values.view(np.uint8)))
     assert fault is not None
 
 
@@ -111,6 +111,6 @@ def test_a_vector_may_hold_thousands() -> None:
 def test_factors_of_rope_may_be_huge(name: str, is_fault: bool) -> None:
     values = np.array([1.0, 1e30], np.float32)
     tensor = Tensor(name, (2,), find_format("F32"), values.view(np.uint8))
-    assert (look_at(tensor)[0] is not None) == is_fault
+    assert (faults_of(tensor)[0] is not None) == is_fault
     endless = Tensor(name, (1,), find_format("F32"), np.array([np.inf], "<f4").view(np.uint8))
-    assert look_at(endless)[0] is not None
+    assert faults_of(endless)[0] is not None

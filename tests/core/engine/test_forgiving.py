@@ -84,7 +84,7 @@ def run(engine: Engine, drafter: Oracle, n: int, seed: int = 0) -> None:
 def test_one_failure_costs_drafts_and_nothing_else(where: str, hybrid: bool) -> None:
     drafter = Failing(where, {3})
     engine, told = make_engine(hybrid=hybrid, drafter=drafter), list[Exception]()
-    engine.forgive_drafters(told.append)
+    engine.disable_drafters_on_error(told.append)
     run(engine, drafter, 12)
     assert [str(error) for error in told] == [f"injected into {where}"]
     assert not drafter.known
@@ -96,7 +96,7 @@ def test_one_failure_costs_drafts_and_nothing_else(where: str, hybrid: bool) -> 
 def test_failures_here_and_there(where: str, seed: int) -> None:
     drafter = Failing(where, set(random.Random(seed).sample(range(1, 60), 20)))
     engine, told = make_engine(drafter=drafter), list[Exception]()
-    engine.forgive_drafters(told.append)
+    engine.disable_drafters_on_error(told.append)
     run(engine, drafter, 20, seed)
     assert 1 <= len(told) <= MAX_FAILURES
 
@@ -104,7 +104,7 @@ def test_failures_here_and_there(where: str, seed: int) -> None:
 def test_who_always_fails_is_not_asked_any_more() -> None:
     drafter = Failing("propose", set(range(1000)))
     engine, told = make_engine(drafter=drafter), list[Exception]()
-    engine.forgive_drafters(told.append)
+    engine.disable_drafters_on_error(told.append)
     run(engine, drafter, 10)
     assert len(told) == drafter.turn == MAX_FAILURES
 
@@ -112,7 +112,7 @@ def test_who_always_fails_is_not_asked_any_more() -> None:
 def test_old_failures_are_forgotten() -> None:
     drafter = Failing("begin", {2, 4, 10 + FORGOTTEN_AFTER, 12 + FORGOTTEN_AFTER})
     engine, told = make_engine(drafter=drafter), list[Exception]()
-    engine.forgive_drafters(told.append)
+    engine.disable_drafters_on_error(told.append)
     run(engine, drafter, 100)
     assert len(told) == 4
     assert drafter.settled[-1][1] > 0
