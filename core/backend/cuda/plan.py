@@ -10,12 +10,15 @@ import numpy as np
 from ....cuda_kernels import draft_pick, gdn_state, head_pick, page_copy, round_times, spec_accept
 from ....cuda_kernels.kernel import Kernel
 from ..interface import PlannedSteps, Run, StateRoom, Working
+from ..interface.device_loop import DeviceLoopPlan
 from ..step import Step, StepPart, build_step
 from .counting_device import CountedPool
 from .graphs import MOST_GRAPHS
+from .round_launches import RoundLaunches
 from .round_memory import RoundMemory, RoundSize
 from .step_memory import MOST_REPEATED
-from .step_sizes import ROWS
+from .step_sizes import ROWS, context_bucket
+from .undrafted_rounds import MOST_UNDRAFTED
 
 if TYPE_CHECKING:
     from .backend import CudaBackend
@@ -24,6 +27,7 @@ if TYPE_CHECKING:
 
 # An estimate: what a captured launch takes of the device, for its parameters and its order.
 LAUNCH_BYTES = 4 << 10
+HEAD_DRAFTS = 16  # tokens of a head's draft that rounds have room planned for
 BESIDE_PASSES = head_pick, draft_pick, spec_accept, round_times, gdn_state, page_copy
 
 
@@ -43,6 +47,7 @@ def rehearsed(backend: CudaBackend, device: PlannedDevice, plan: PlannedSteps) -
             of_pass = max(of_pass, device.launcher.n_started - before)
         n_launches.append(of_pass)
     if rounds is not None:
+        _rehearse_round(backend, device, plan, state, rounds)
         n_launches.append(sum(n_launches))  # graphs of rounds
     device.pool = outside
     return Working(
@@ -67,8 +72,23 @@ def _round_memory(device: PlannedDevice, plan: PlannedSteps) -> RoundMemory:
     n_pages = -(-plan.n_ctx // plan.page_len)
     n_sequences = min(plan.n_slots, spec_accept.MAX_SEQUENCES)
     tables = ("pages", "windowed_pages") if plan.shape.window else ("pages",)
-    size = RoundSize(n_sequences, plan.window - 1, n_pages, plan.n_embd, tables)
+    size = RoundSize(n_sequences, min(HEAD_DRAFTS, plan.window - 1), n_pages, plan.n_embd, tables)
     return RoundMemory(device, size)
+
+
+def _rehearse_round(
+    backend: CudaBackend,
+    device: PlannedDevice,
+    plan: PlannedSteps,
+    state: CudaState,
+    memory: RoundMemory,
+) -> None:
+    """The longest drafts in all sequences. Their logits are a graph's, not those of a step; what
+    the drafter leaves is less, and in the same memory."""
+    memory.history(MOST_UNDRAFTED)
+    loop = DeviceLoopPlan(plan.forward, state, 0, (), memory.size.n_sequences)
+    shape = memory.size.max_draft, context_bucket(plan.n_ctx), False
+    device.repeatable(RoundLaunches(backend, loop).of(memory, shape))
 
 
 def _state(backend: CudaBackend, plan: PlannedSteps) -> CudaState:

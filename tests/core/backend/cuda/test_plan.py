@@ -10,10 +10,12 @@ from weakref import finalize
 
 import numpy as np
 import pytest
+from support import device_loops
 from support.host_device import HostDevice, use_for_cuda
 from support.random_file import Sizes
 from support.sparse_file import write_sparse_qwen35
 from support.tiny_models import TinyModel
+from support.vocab import N_VOCAB
 
 import nextn.core
 from nextn.core.backend.cuda.device_contract import Numpy, Shape
@@ -89,6 +91,34 @@ def test_steps_take_what_was_foretold(tiny: Tiny, device: Counting) -> None:
         list(runtime.generate([5] * 60, params))
         vocab_subset = device.most - budget.weights - budget.kv - budget.recurrent
     assert 0.3 * budget.working.scratch < vocab_subset <= budget.working.scratch
+
+
+@pytest.mark.slow
+def test_rounds_take_what_was_foretold(tiny: Tiny, device: Counting) -> None:
+    """Whose logits no step has kept room for."""
+    path = tiny("qwen35", mtp=True, quantise="Q8_0").path
+    with device_loops.runtime(path) as runtime:
+        made = device_loops.writing(runtime, 3)
+        budget = runtime.plan(3)
+        for n in range(3):
+            made.add(n, device_loops.GREEDY)
+        made.drain()
+        assert made.n_rounds
+        taken = device.most - budget.weights - budget.kv - budget.recurrent
+    assert 0.3 * budget.working.scratch < taken <= budget.working.scratch
+
+
+def test_logits_of_rounds_are_foretold(
+    tiny: Tiny, device: Counting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of all rows that verify in all sequences: more than a step may have."""
+    path, scratch = tiny("qwen35", mtp=True, quantise="Q8_0").path, []
+    with device_loops.runtime(path) as runtime:
+        for longest in (1, 16):
+            monkeypatch.setattr("nextn.core.backend.cuda.plan.HEAD_DRAFTS", longest)
+            scratch.append(runtime.plan(16).working.scratch)
+    logits = 16 * 15 * N_VOCAB * 4
+    assert scratch[1] - scratch[0] > logits
 
 
 def test_nothing_is_sent_of_what_is_refused(tiny: Tiny, device: Counting) -> None:
