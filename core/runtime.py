@@ -261,8 +261,9 @@ class Runtime:
         free = None if bare.available is None else bare.available - bare.needed + bare.draft
         if free is not None and cache_ram > free - bare.draft:
             raise ConfigError(
-                f"cache-ram {cache_ram // MIB} does not fit: beside the contexts "
-                f"{max(free - bare.draft, 0) // MIB} MiB are free; give less, or a smaller -c"
+                f"cache-ram {cache_ram // MIB} does not fit: only "
+                f"{max(free - bare.draft, 0) // MIB} MiB are left after the KV cache; "
+                "lower it, or -c"
             )
         sizes = with_cache(bare.sizes, cache_ram, page, slot)
         windows = WindowedPages.of(self.backend, self.model.state_shape, sizes)

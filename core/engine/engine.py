@@ -298,8 +298,8 @@ class Engine:
         marks = find_thinking_marks(self._tokenizer)
         if marks is None:
             raise ConfigError(
-                "speculation of its own for thoughts needs tokens that open and close one, which "
-                "this model does not have"
+                "speculation settings for the thinking phase need tokens that open and close it; "
+                "this model has none"
             )
         return Phase(*marks)
 

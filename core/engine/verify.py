@@ -191,7 +191,7 @@ class RelaxedVerifier(_OneByOne):
         if self._marks is None and not acceptance.always:
             raise ConfigError(
                 "spec-accept relaxed is for the thinking phase, but this model has no tokens that "
-                "open and close one; relaxed:top_n,delta,always would be lossy everywhere"
+                "open and close it; relaxed:top_n,delta,always would be lossy everywhere"
             )
         # What ends the text or the thought has to be the target's own choice.
         self._never = tokenizer.eog_ids | frozenset(self._marks or ())

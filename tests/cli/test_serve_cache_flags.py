@@ -60,7 +60,7 @@ def ask(port: int, method: str, path: str, **body: Any) -> dict[str, Any]:
         (["--slot-save-path", "{folder}", "--cache-ram", "0"], "--cache-ram 0 does not keep"),
         (["--cache-ram", "-2"], "--cache-ram"),
         (["--cache-ram", "1"], "--cache-ram 1 is too little.*give at least 3"),
-        (["--cache-ram", "99999999"], "--cache-ram 99999999 does not fit.*MiB are free"),
+        (["--cache-ram", "99999999"], "--cache-ram 99999999 does not fit.*MiB are left after"),
         (["--sleep-idle-seconds", "0"], "--sleep-idle-seconds must be at least 1"),
         (["--sleep-idle-seconds", "soon"], "--sleep-idle-seconds"),
     ],
