@@ -23,6 +23,8 @@ from nextn.core.models import build_model
 from nextn.core.runtime import Runtime
 from nextn.core.state.sizes import PAGE_LEN, WINDOW
 from nextn.core.tokenizer import load_tokenizer
+from nextn.core.warm_up import compile_for_gpus
+from nextn.cuda_kernels.device import architecture
 
 from .ledger import Ledger
 from .place import Place, Scale
@@ -42,6 +44,8 @@ class Loaded:
     def make(cls, place: Place, plan: Plan, folder: Path) -> Self:
         start = time.perf_counter()
         path = write_shapes(folder / f"{plan.name}.gguf", place.sizes(plan.sizes))
+        if not place.is_dry:
+            compile_kernels(path)
         backend = CudaBackend(place.device)
         backend.uploads = RandomUploads(place.device)
         if place.is_dry:  # so that short prompts are some
@@ -72,6 +76,12 @@ class Loaded:
         """The same weights for longer texts."""
         r = self.runtime
         return Runtime(r.file, r.model, r.backend, r.tokenizer, n_ctx)
+
+
+def compile_kernels(path: Path) -> None:
+    """All that a model launches, several at a time: its steps then find them in the cache."""
+    for _ in compile_for_gpus(path, [architecture()], ("f16", "f16"), lambda _, __: None):
+        pass
 
 
 class Steps:
