@@ -40,7 +40,11 @@ def fetch_wheels(folder: Path, python: str) -> None:
         "download", "--no-deps", "--only-binary=:all:", "--python-version", python,
         "--implementation", "cp", *platforms, "-d", str(folder), *LACKING,
     )  # fmt: skip
+    left = ROOT / "build"  # by setuptools, whose next wheel would take files from it
+    was_there = left.exists()
     pip("wheel", "--no-deps", "-w", str(folder), str(ROOT))
+    if not was_there:
+        shutil.rmtree(left, ignore_errors=True)
 
 
 def pip(*words: str) -> None:
