@@ -42,6 +42,7 @@ def runs(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.P
     pytester.makepyfile(torch=TORCH, test_it=TESTS)
     path = [str(pytester.path), str(Path(support.__path__[0]).parent)]
     monkeypatch.setenv("PYTHONPATH", ":".join(path))
+    monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)  # of this process, which may be one
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     monkeypatch.setenv("PYTEST_ADDOPTS", "-p xdist")
     pytester.makeconftest('pytest_plugins = ["support.lost_device"]')
