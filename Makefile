@@ -2,7 +2,7 @@ PYTHON ?= $(if $(wildcard .venv/bin/python),.venv/bin/python,python3)
 BENCH = PYTHONPATH=tests:tests/lib:tests/cuda_host:$$PYTHONPATH $(PYTHON) -m
 ROWS ?= 1
 REQUESTS ?= 20000
-GPU_TESTS = tests/gpu tests/cuda_kernels tests/core/backend/cuda # whose packages are there wherever torch and CuPy are
+GPU_TESTS = tests/gpu tests/cuda_kernels tests/core/backend/cuda
 
 .PHONY: help setup quick check fix test test-all check-kernels test-timing test-gpu gpu-bundle bench bench-kernels bench-gpu bench-profile soak
 

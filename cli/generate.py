@@ -69,8 +69,7 @@ def generate(  # noqa: PLR0913 - groups of flags
     Sampling values come from flags, else from what the model's file recommends, else from the
     defaults shown here.
     """
-    # All checks of the command line come before anything slow.
-    model = choose_model(models)
+    model = choose_model(models)  # all checks of the command line come before anything slow
     check_results(results, prompts, chats)
     params = build_params(texts, sampling, results)
     speculation = build_spec(spec, control)

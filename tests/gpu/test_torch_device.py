@@ -28,16 +28,6 @@ def device() -> TorchDevice:
     return TorchDevice(0)
 
 
-def test_cupy_launches_on_torchs_stream(device: TorchDevice) -> None:
-    """Where kernels of saved state run, in order with torch's copies."""
-    cupy = pytest.importorskip("cupy")
-    device.launcher.warm([SAVE])
-    stream = torch.cuda.Stream()
-    with torch.cuda.stream(stream):
-        assert torch.cuda.current_stream().cuda_stream == stream.cuda_stream
-        assert cupy.cuda.Stream.from_external(stream).ptr == stream.cuda_stream
-
-
 def test_a_product_goes_into_columns_of_wider_rows(device: TorchDevice) -> None:
     """With the bits that it has without strides, and as a product of fewer rows has them."""
     a = torch.randn(300, 512, device="cuda").bfloat16()

@@ -27,7 +27,9 @@ if TYPE_CHECKING:
 
 # An estimate: what a captured launch takes of the device, for its parameters and its order.
 LAUNCH_BYTES = 4 << 10
-HEAD_DRAFTS = 16  # tokens of a head's draft that rounds have room planned for
+# Tokens of a head's draft that room is planned for: as many as the controller drafts at most. What
+# --spec-draft-n-max allows beyond that is not planned.
+HEAD_DRAFTS = 16
 BESIDE_PASSES = head_pick, draft_pick, spec_accept, round_times, gdn_state, page_copy
 
 

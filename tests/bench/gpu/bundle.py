@@ -54,11 +54,11 @@ def pip(*words: str) -> None:
 def compile_kernels(folder: Path, arch: int) -> None:
     """All that tests launch, and what the models of `bench.gpu` need beside it."""
     os.environ["SPEC_CACHE_DIR"] = str(folder)
-    from nextn.core.warm_up import compile_for_gpus
     from nextn.cuda_kernels.cache import CubinCache, default_folder
     from nextn.cuda_kernels.compile import Compiler
     from nextn.cuda_kernels.registry import all_sources
 
+    from . import loaded
     from .plan import PLANS
     from .random_weights import write_shapes
 
@@ -66,8 +66,7 @@ def compile_kernels(folder: Path, arch: int) -> None:
     with TemporaryDirectory() as scratch:
         for plan in PLANS:
             path = write_shapes(Path(scratch) / f"{plan.name}.gguf", plan.sizes)
-            for _ in compile_for_gpus(path, [arch], ("f16", "f16"), lambda _, __: None):
-                pass  # one architecture
+            loaded.compile_kernels(path, arch)
 
 
 if __name__ == "__main__":

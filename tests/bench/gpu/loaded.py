@@ -45,7 +45,7 @@ class Loaded:
         start = time.perf_counter()
         path = write_shapes(folder / f"{plan.name}.gguf", place.sizes(plan.sizes))
         if not place.is_dry:
-            compile_kernels(path)
+            compile_kernels(path, architecture())
         backend = CudaBackend(place.device)
         backend.uploads = RandomUploads(place.device)
         if place.is_dry:  # so that short prompts are some
@@ -78,9 +78,9 @@ class Loaded:
         return Runtime(r.file, r.model, r.backend, r.tokenizer, n_ctx)
 
 
-def compile_kernels(path: Path) -> None:
+def compile_kernels(path: Path, arch: int) -> None:
     """All that a model launches, several at a time: its steps then find them in the cache."""
-    for _ in compile_for_gpus(path, [architecture()], ("f16", "f16"), lambda _, __: None):
+    for _ in compile_for_gpus(path, [arch], ("f16", "f16"), lambda _, __: None):
         pass
 
 

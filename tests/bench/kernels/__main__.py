@@ -73,7 +73,7 @@ SECTIONS = ("bandwidth", "gaps", *FAMILIES)
 def main() -> None:
     parser = argparse.ArgumentParser(prog="make bench-kernels", description=__doc__)
     parser.add_argument("--only", type=_names, default=list(SECTIONS), metavar="NAME[,NAME...]")
-    parser.add_argument("--match", type=re.compile, help="cases in whose names this is found")
+    parser.add_argument("--match", type=_pattern, help="cases in whose names this is found")
     parser.add_argument("--out", type=Path, help="where the JSON record goes")
     parser.add_argument("--dry", action="store_true", help="tiny shapes on the CPU, no figures")
     options = parser.parse_args()
@@ -82,11 +82,20 @@ def main() -> None:
     if options.dry and (reason := host_problem()):
         raise SystemExit(f"the CPU shim cannot run here: {reason}")
     place = DryPlace() if options.dry else DevicePlace()
+    check_match(place, options.only, options.match)
     faults = measure(place, options.only, options.out, options.match)
     if faults:
         raise SystemExit("\n".join(["wrong results:", *faults]))
     if options.dry:
         _say("all cases ran on the CPU and are right; nothing was measured")
+
+
+def check_match(place: Place, names: list[str], match: re.Pattern[str] | None) -> None:
+    """A pattern that fits no case would measure nothing and find nothing wrong."""
+    if match is None:
+        return
+    if not any(True for name in names if name in FAMILIES for _ in cases(name, place, match)):
+        raise SystemExit(f"--match {match.pattern!r} is found in no case of {', '.join(names)}")
 
 
 def measure(
@@ -124,15 +133,19 @@ def family(
 ) -> tuple[list[Figure], list[str]]:
     figures: list[Figure] = []
     faults: list[str] = []
+    for case in cases(name, place, match):
+        _say(f"  {case.name}")
+        outcome = run(case, place)
+        figures += outcome.figures(copied)
+        faults += wrong([outcome])
+    return figures, faults
+
+
+def cases(name: str, place: Place, match: re.Pattern[str] | None) -> Iterator[Case]:
     for sizes in MODELS:
         for case in FAMILIES[name](tiny(sizes) if place.is_dry else sizes):
-            if match is not None and not match.search(case.name):
-                continue
-            _say(f"  {case.name}")
-            outcome = run(case, place)
-            figures += outcome.figures(copied)
-            faults += wrong([outcome])
-    return figures, faults
+            if match is None or match.search(case.name):
+                yield case
 
 
 def _names(text: str) -> list[str]:
@@ -142,6 +155,13 @@ def _names(text: str) -> list[str]:
             f"no section {unknown[0]!r}; choose from {', '.join(SECTIONS)}"
         )
     return names or list(SECTIONS)
+
+
+def _pattern(text: str) -> re.Pattern[str]:
+    try:
+        return re.compile(text)
+    except re.error as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is no regular expression: {error}") from None
 
 
 def _say(line: str) -> None:

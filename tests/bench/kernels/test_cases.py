@@ -43,6 +43,17 @@ def test_every_kernel_family_has_a_section(main: Any) -> None:
     assert set(MODULES) == set(main.FAMILIES)
 
 
+def test_cases_are_chosen_by_name(main: Any) -> None:
+    place, pattern = main.DryPlace(), main._pattern("A3B.* 4 rows$")
+    chosen = [case.name for case in main.cases("norm_quant", place, pattern)]
+    assert chosen == [name for name in chosen if "A3B" in name and name.endswith(" 4 rows")] != []
+    main.check_match(place, ["norm_quant"], pattern)
+    with pytest.raises(SystemExit, match="'zzz' is found in no case of norm_quant"):
+        main.check_match(place, ["norm_quant"], main._pattern("zzz"))
+    with pytest.raises(main.argparse.ArgumentTypeError, match="no regular expression"):
+        main._pattern("[")
+
+
 def test_a_wrong_result_is_told(main: Any) -> None:
     from bench.kernels.case import Case, Work, run, wrong  # type: ignore[import-not-found]
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from llvmlite import binding, ir
 
-from .instruction_set import I8, I32, Simd, Term, in_parts
-from .pairs import PairSums
+from .instruction_set import I8, I32, Simd, in_parts
+from .pairs import PairProducts
 
 if TYPE_CHECKING:
     from ..emit import Emitter, Value
@@ -24,26 +23,12 @@ class _Avx(Simd):
         return in_parts(e, 2, lambda i: e.call("llvm.x86.avx2.pshuf.b", I8X32, entries, i), index)
 
 
-_PAIRS = PairSums(2, "llvm.x86.avx2.pmadd.ub.sw", "llvm.x86.avx2.pmadd.wd", "llvm.x86.avx2.psign.b")
-
-
-class Avx2(_Avx):
+class Avx2(PairProducts, _Avx):
     name = "avx2"
     features = ("avx2", "fma", "f16c")
-    weighs_pairs = True
-
-    def dots(
-        self,
-        e: Emitter,
-        totals: list[Value],
-        terms: Iterable[Term],
-        bits: int,
-        pairs: list[Value] | None = None,
-    ) -> list[Value]:
-        return _PAIRS.dots(e, totals, terms, bits, pairs)
-
-    def dot(self, e: Emitter, total: Value, weights: Value, x: Value, bits: int) -> Value:
-        return self.dots(e, [total], [(weights, [x])], bits)[0]
+    parts = 2
+    multiply, widen = "llvm.x86.avx2.pmadd.ub.sw", "llvm.x86.avx2.pmadd.wd"
+    give_sign = "llvm.x86.avx2.psign.b"
 
 
 class AvxVnni(_Avx):

@@ -8,26 +8,27 @@ neighbours, and multiplies them by the weights of pairs, if there are any.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import reduce
 from itertools import islice
 from operator import add
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from llvmlite import ir
 
-from .instruction_set import I8, I8X64, I16, I32, I32X16, SIGNED_BITS, Term, in_parts
+from .instruction_set import I8, I8X64, I16, I32, I32X16, SIGNED_BITS, Simd, Term, in_parts
 
 if TYPE_CHECKING:
     from ..emit import Emitter, Value
 
 
-@dataclass(frozen=True, slots=True)
-class PairSums:
-    parts: int  # registers that 64 bytes fill
-    multiply: str  # intrinsics
-    widen: str
-    give_sign: str
+class PairProducts(Simd):
+    """The sums of an instruction set, which says what these instructions are called."""
+
+    weighs_pairs = True
+    parts: ClassVar[int]  # registers that 64 bytes fill
+    multiply: ClassVar[str]  # intrinsics
+    widen: ClassVar[str]
+    give_sign: ClassVar[str]
 
     def dots(
         self,
@@ -35,7 +36,7 @@ class PairSums:
         totals: list[Value],
         terms: Iterable[Term],
         bits: int,
-        pairs: list[Value] | None,
+        pairs: list[Value] | None = None,
     ) -> list[Value]:
         signed = bits == SIGNED_BITS  # 128 * 127 twice is less than 2^15
         fit = 1 if signed else 32767 // (2 * 128 * (2**bits - 1))  # sums that 16 bits surely hold
@@ -50,6 +51,9 @@ class PairSums:
                 ]
                 totals[m] = total + self._widen(e, reduce(add, sums), times[m])
         return totals
+
+    def dot(self, e: Emitter, total: Value, weights: Value, x: Value, bits: int) -> Value:
+        return self.dots(e, [total], [(weights, [x])], bits)[0]
 
     def _multiply(self, e: Emitter, sizes: Value, signs: Value | None, x: Value) -> Value:
         kind = ir.VectorType(I16, 32 // self.parts)
