@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import gc
 import os
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 import typer
+from msgspec.structs import replace
 
 from ..core.gguf.printable import listing
 from .bench_progress import BenchProgress

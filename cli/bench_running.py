@@ -6,9 +6,10 @@ import gc
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
+
+from msgspec import Struct
 
 from .bench_output import save_report
 from .bench_reading import flag_names
@@ -24,8 +25,7 @@ if TYPE_CHECKING:
 SAVED_EVERY_S: Final = 10.0
 
 
-@dataclass(frozen=True, slots=True)
-class BenchPlan:
+class BenchPlan(Struct, frozen=True):
     """What is the same for all configurations."""
 
     prompts: PromptSet

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 import typer
+from msgspec import Struct
 
 from ..core.errors import ModelError
 from ..core.tokenizer.built_in_templates import BUILT_IN
@@ -21,8 +22,7 @@ if TYPE_CHECKING:
     from .serve_options import TemplateOptions
 
 
-@dataclass(frozen=True, slots=True)
-class ChatSetup:
+class ChatSetup(Struct, frozen=True):
     """The chat flags, read and checked before the model loads."""
 
     system: str | None

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 import typer
+from msgspec.structs import replace
 
 from ..core.generation import GenerateParams
 from .flags import given_flags

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol
+
+from msgspec import Struct, field
 
 from ..core.generation import NO_TOKEN, Stats
 
@@ -16,8 +17,7 @@ if TYPE_CHECKING:
 INTERRUPTED: Final = "interrupted"  # the one stop reason that is not the runtime's
 
 
-@dataclass(slots=True)
-class PrintedAnswer:
+class PrintedAnswer(Struct):
     """The events so far, and at the end all of them."""
 
     params: GenerateParams

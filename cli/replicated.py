@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 import typer
+from msgspec import Struct
+from msgspec.structs import replace
 
 from .console import Console, print_error
 from .scale_options import ScaleOptions, cpus_of, gpus_of, place_in_replica
@@ -68,8 +69,7 @@ def serve_replicas(
     raise typer.Exit(code)
 
 
-@dataclass(frozen=True, slots=True)
-class ReplicaLoader:
+class ReplicaLoader(Struct, frozen=True):
     """Sent to each replica, which loads its model by it."""
 
     recipe: ServedModel

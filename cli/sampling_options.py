@@ -97,7 +97,9 @@ class SamplingOptions:
 
     def params(self) -> SamplingParams:
         values: dict[str, Any] = {
-            name: getattr(self, name) for name in SamplingParams.__slots__ if hasattr(self, name)
+            name: getattr(self, name)
+            for name in SamplingParams.__struct_fields__
+            if hasattr(self, name)
         }
         values |= {"seed": self._seed(), "samplers": self._order()}
         values["logit_bias"] = logit_biases(map(parse_bias, self.logit_bias or ()))

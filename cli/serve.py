@@ -6,10 +6,10 @@ import gc
 import os
 import signal
 import sys
-from dataclasses import replace
 from typing import TYPE_CHECKING, NoReturn
 
 import typer
+from msgspec.structs import replace
 
 from .console import Console
 from .conversation import read_switches, read_template

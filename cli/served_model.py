@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
+from msgspec import Struct
 
 from ..core.speculation.options import SpecOptions
 from .console import Console
@@ -22,8 +22,7 @@ if TYPE_CHECKING:
     from ..core.tokenizer import ChatTemplate
 
 
-@dataclass(frozen=True, slots=True)
-class ServedModel:
+class ServedModel(Struct, frozen=True):
     model: Path
     place: PlaceOptions
     speculation: SpecOptions

@@ -8,9 +8,10 @@ that two rows differ, and how.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from hashlib import sha256
 from typing import TYPE_CHECKING, Final
+
+from msgspec import Struct
 
 from .backend.interface import HostOutput
 from .generation import NO_TOKEN, GenerateParams
@@ -26,8 +27,7 @@ _REPORT_EVERY: Final = 16  # tokens
 BestTokens = tuple[tuple[int, float], ...]  # tokens and their logits, best first
 
 
-@dataclass(frozen=True, slots=True)
-class AuditedRow:
+class AuditedRow(Struct, frozen=True):
     """A token of the text, and what it was picked from."""
 
     token: int
@@ -55,8 +55,7 @@ class RowRecorder:
         self.rows.append(AuditedRow(token, source, sha256(logits).digest(), best))
 
 
-@dataclass(frozen=True, slots=True)
-class Difference:
+class Difference(Struct, frozen=True):
     """The first difference. A text that has ended there has no row."""
 
     place: int  # tokens of the text before it
@@ -80,8 +79,7 @@ class Difference:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(Struct, frozen=True):
     n_tokens: int  # that were compared and found equal
     difference: Difference | None
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
+
+from msgspec import Struct, field
 
 from .errors import ConfigError, NextnError
 from .sampling.params import SamplingParams
@@ -21,8 +22,7 @@ TARGET: Final = "target"  # the source of tokens that were not drafted
 NO_TOKEN: Final = -1
 
 
-@dataclass(frozen=True, slots=True)
-class GenerateParams:
+class GenerateParams(Struct, frozen=True):
     sampling: SamplingParams = field(default_factory=SamplingParams)
     max_tokens: int | None = None  # None: until the model ends the text or the context is full
     stop: tuple[str, ...] = ()  # the text ends before the first of these
@@ -79,8 +79,7 @@ class Event(NamedTuple):
     rejected: tuple[int, ...] = ()  # draft tokens in its place, with `with_rejected`
 
 
-@dataclass(slots=True)
-class SourceStats:
+class SourceStats(Struct):
     """What one drafter did."""
 
     drafted: int = 0
@@ -88,8 +87,7 @@ class SourceStats:
     ms: float = 0.0
 
 
-@dataclass(slots=True)
-class Stats:
+class Stats(Struct):
     """Times and counts of one generation."""
 
     load_ms: float = 0.0

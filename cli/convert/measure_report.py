@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import Struct, to_builtins
 
 from .measured_models import ComparedModel
 from .writing import size
@@ -17,8 +18,7 @@ _QUANTILES: Final = {0.5: "median", 0.9: "90 %", 0.99: "99 %", 1.0: "maximum"}
 _KEYS: Final = {0.5: "median", 0.9: "p90", 0.99: "p99", 1.0: "max"}
 
 
-@dataclass(frozen=True, slots=True)
-class Measurement:
+class Measurement(Struct, frozen=True):
     measured: ComparedModel
     base: ComparedModel
     text: str
@@ -87,7 +87,7 @@ def measurement_record(found: Measurement, gates: Sequence[GateResult]) -> dict[
 
 
 def _model_record(model: ComparedModel) -> dict[str, Any]:
-    record = asdict(model)
+    record = to_builtins(model)
     return {"file": record.pop("name"), **record}
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from ..console import Console
 from ..open_model import open_runtime
@@ -19,8 +20,7 @@ if TYPE_CHECKING:
     from ...core.tokenizer import Tokenizer
 
 
-@dataclass(frozen=True, slots=True)
-class ComparedModel:
+class ComparedModel(Struct, frozen=True):
     """What a report says about a model; `bytes` of the files that were read."""
 
     name: str
@@ -32,8 +32,7 @@ class ComparedModel:
     bits_per_weight: float
 
 
-@dataclass(frozen=True, slots=True)
-class GivenModel:
+class GivenModel(Struct, frozen=True):
     given: Path
     path: Path  # of its GGUF
     converted_to: str | None = None  # type of the GGUF, which is made of a checkpoint

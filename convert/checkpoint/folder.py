@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Protocol
+
+from msgspec import Struct
 
 from ...core.errors import FileFormatError, ModelError
 from ...core.gguf.printable import printable, printable_path
@@ -46,8 +47,7 @@ class FilePlace(Protocol):
         ...
 
 
-@dataclass(slots=True)
-class ModelCheckpoint:
+class ModelCheckpoint(Struct):
     label: str
     place: FilePlace
     config: dict[str, Any]  # config.json, raw

@@ -11,10 +11,11 @@ import os
 import re
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
+
+from msgspec import Struct
 
 from ...core.errors import FileFormatError
 from ...core.folders import cache_root
@@ -34,14 +35,12 @@ _SHA256: Final = re.compile(r"[0-9a-f]{64}")
 Progress = Callable[[str, float], None]
 
 
-@dataclass(frozen=True, slots=True)
-class Listed:
+class Listed(Struct, frozen=True):
     size: int | None
     sha256: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class RepositoryName:
+class RepositoryName(Struct, frozen=True):
     repo: str  # owner/name
     revision: str = "main"
     file: str = ""  # of the repository, where one was named

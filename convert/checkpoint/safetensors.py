@@ -9,11 +9,11 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from ...core.errors import FileFormatError
@@ -36,8 +36,7 @@ Array = NDArray[Any]
 Floats = NDArray[np.float32]
 
 
-@dataclass(frozen=True, slots=True)
-class StoredTensor:
+class StoredTensor(Struct, frozen=True):
     """A tensor where it lies; its numbers are read on demand."""
 
     name: str

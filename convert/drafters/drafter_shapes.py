@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Final, Self
+
+from msgspec import Struct, field
 
 from ...core.gguf.metadata import Metadata
 from ...core.gguf.reader import GgufFile
@@ -16,8 +17,7 @@ MAX_BLOCK: Final = 1 << 12  # tokens of a pass
 _TOKENS: Final = "tokenizer.ggml.tokens"
 
 
-@dataclass(slots=True)
-class DrafterDescription:
+class DrafterDescription(Struct):
     words: str  # "an EAGLE3 drafter"
     architecture: str
     target_width: int  # of the target's rows that it reads
@@ -45,8 +45,7 @@ class DrafterDescription:
         return [word for word, is_shared in shared.items() if is_shared]
 
 
-@dataclass(frozen=True, slots=True)
-class DrafterSizes:
+class DrafterSizes(Struct, frozen=True):
     n_layers: int
     n_embd: int
     n_ff: int

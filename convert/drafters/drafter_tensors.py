@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
+from msgspec import Struct, field
 
 from ...core.gguf.reader import GgufFile
 from ...core.gguf.tensors import Tensor, without_ones
@@ -17,8 +17,7 @@ _UNREAD: Final = "masked_embd_"  # of assistants: a head over clusters of tokens
 _WHOLE_NUMBERS: Final = {"I64": "<i8", "I32": "<i4"}
 
 
-@dataclass(slots=True)
-class TensorFaults:
+class TensorFaults(Struct):
     missing: list[str] = field(default_factory=list)
     surplus: list[str] = field(default_factory=list)
     misshapen: dict[str, str] = field(default_factory=dict)  # what is wrong, by name

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from ...core.gguf.printable import listing
 from .drafter_shapes import DrafterDescription
@@ -15,8 +16,7 @@ _TABLES: Final = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class TargetSizes:
+class TargetSizes(Struct, frozen=True):
     label: str
     architecture: str
     n_layers: int

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from ...core.errors import ConfigError, ModelError
 from ...core.gguf.reader import GgufFile
@@ -20,8 +21,7 @@ from .output_file import OutputFile, Progress, write
 DEFAULT_TYPE = "q8_0"
 
 
-@dataclass(frozen=True, slots=True)
-class Attached:
+class Attached(Struct, frozen=True):
     paths: list[Path]
     n_heads: int
     n_tensors: int

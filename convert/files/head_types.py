@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from ...core.errors import ConfigError, ModelError
@@ -31,8 +31,7 @@ def check_type(name: str) -> str:
     return name.lower()
 
 
-@dataclass(frozen=True, slots=True)
-class TypeChoice:
+class TypeChoice(Struct, frozen=True):
     wanted: str = KEEP
     rules: Sequence[TypeRule] = ()  # the first that matches
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 
 from ...core.errors import ModelError
 from ...core.gguf.reader import GgufFile
@@ -22,8 +22,7 @@ Shapes = dict[str, tuple[int, ...]]  # of a block's tensors, by stem
 NEXTN: Final = "nextn_predict_layers"
 
 
-@dataclass(frozen=True, slots=True)
-class ModelParts:
+class ModelParts(Struct, frozen=True):
     architecture: str
     n_blocks: int  # as the file says: with the blocks of a head, there or not
     n_trunk: int

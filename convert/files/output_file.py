@@ -10,9 +10,10 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+from msgspec import Struct
 
 from ...core.errors import ConfigError, NextnError
 from ...core.gguf.header import DEFAULT_ALIGNMENT
@@ -27,8 +28,7 @@ _HEADERS: Final = 64 << 20  # more than any header takes
 _BACKUP: Final = ".bak"
 
 
-@dataclass(frozen=True, slots=True)
-class OutputFile:
+class OutputFile(Struct, frozen=True):
     """`max_bytes`: in shards of about that size. `backup`: where the file that is replaced goes."""
 
     path: Path

@@ -5,11 +5,11 @@ them. Nothing is read here but headers; numbers come when they are written.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 
 from ...core.errors import ModelError
 from ...core.gguf.printable import printable
@@ -56,8 +56,7 @@ _ORDER: Final = {
 Block = dict[str, LazyValues]
 
 
-@dataclass(frozen=True, slots=True)
-class TargetStyle:
+class TargetStyle(Struct, frozen=True):
     """How the target stores what may be stored in more than one way."""
 
     splits_kv_b: bool = True

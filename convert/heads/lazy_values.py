@@ -5,10 +5,10 @@ unless it is small or has to be turned round.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from ..checkpoint import StoredTensor
@@ -19,8 +19,7 @@ Floats = NDArray[np.float32]
 SLAB_BYTES: Final = 1 << 24
 
 
-@dataclass(frozen=True, slots=True)
-class LazyValues:
+class LazyValues(Struct, frozen=True):
     """`pieces` gives them in order, some whole rows of the last axis at a time."""
 
     shape: tuple[int, ...]

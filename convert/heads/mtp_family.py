@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import Struct, field
 
 if TYPE_CHECKING:
     from .checkpoint_weights import CheckpointWeights
@@ -62,8 +63,7 @@ STACK: Final = re.compile(r"(?:mlp|moe|mixer)\.experts\.(gate_up|gate|up|down)_p
 NEXTN_STEMS: Final[Stems] = ("nextn.eh_proj", "nextn.enorm", "nextn.hnorm")
 
 
-@dataclass(frozen=True, slots=True)
-class MtpFamily:
+class MtpFamily(Struct, frozen=True):
     architecture: str  # GGUF's word
     model_types: tuple[str, ...]  # of config.json
     layout: Layout

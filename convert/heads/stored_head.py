@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
+
+from msgspec import Struct, field
 
 from ...core.gguf.quants import BlockFormat
 from ...core.gguf.ranges import FileRange
@@ -16,8 +17,7 @@ EMBED = "nextn.embed_tokens.weight"
 OWN_HEAD = "nextn.shared_head_head.weight"
 
 
-@dataclass(frozen=True, slots=True)
-class HeadTensor:
+class HeadTensor(Struct, frozen=True):
     """`stem` is the name below `blk.N.`, with `.weight` or `.bias` where it has that."""
 
     stem: str
@@ -35,8 +35,7 @@ class TrunkRows(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class StoredHead:
+class StoredHead(Struct, frozen=True):
     label: str
     architecture: str
     n_trunk: int  # layers of the model that it belongs to

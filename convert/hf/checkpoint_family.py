@@ -5,9 +5,10 @@ number or a flag cannot say. The rows are in `families`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct, field
 
 from ..heads.family_table import find_mtp_family
 from .tokenizer.tokenizer_traits import USUAL, TokenizerTraits
@@ -37,8 +38,7 @@ class MtpPlace(Enum):
     BEHIND = "behind"  # `layers.N`, N from the number of layers on
 
 
-@dataclass(frozen=True, slots=True)
-class RopeTraits:
+class RopeTraits(Struct, frozen=True):
     """What config.json does not say of rotary positions, or GGUF has in another way."""
 
     share: float = 1.0  # of a head that turns, where the configuration says nothing
@@ -51,8 +51,7 @@ class RopeTraits:
     whole_pairs: bool = True  # YaRN's ramp, for readers of a file that does not say so
 
 
-@dataclass(frozen=True, slots=True)
-class CheckpointFamily:
+class CheckpointFamily(Struct, frozen=True):
     """Tensors that no row names have the names that heads of this architecture have (`heads`)."""
 
     architecture: str  # GGUF's word

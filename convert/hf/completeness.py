@@ -4,7 +4,8 @@ architectures that it does not run, by what every decoder and every MTP head has
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from ...core.errors import ModelError
 from ...core.gguf.printable import listing

@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
+
+from msgspec import Struct, field
 
 from ...core.gguf.encode import exact_types
 from ...core.gguf.metadata import Metadata
@@ -32,16 +33,14 @@ if TYPE_CHECKING:
 WITH, WITHOUT, ONLY = "with", "without", "only"  # an MTP head
 
 
-@dataclass(frozen=True, slots=True)
-class Options:
+class Options(Struct, frozen=True):
     kind: str = AUTO  # of matrices
     mtp: str = WITH
     pre: str | None = None  # tokenizer.ggml.pre, where it is not recognised
     target: DraftTarget | None = None  # of a drafter: the model that it drafts for
 
 
-@dataclass(slots=True)
-class Conversion:
+class Conversion(Struct):
     """Everything but the numbers."""
 
     label: str
@@ -87,8 +86,7 @@ class Conversion:
             return write(output, self.metadata, tensors, [], progress, inputs)
 
 
-@dataclass(frozen=True, slots=True)
-class PlannedFile:
+class PlannedFile(Struct, frozen=True):
     """Before types are chosen."""
 
     label: str

@@ -9,11 +9,12 @@ from __future__ import annotations
 import math
 import mmap
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from ..checkpoint import StoredTensor
@@ -32,8 +33,7 @@ class Change(Enum):
     NEG_EXP = "minus exp"  # A_log
 
 
-@dataclass(frozen=True, slots=True)
-class Float8Scales:
+class Float8Scales(Struct, frozen=True):
     """Float8 weights: each block of numbers has a factor."""
 
     tensor: StoredTensor
@@ -52,8 +52,7 @@ class Float8Scales:
             values[:, column * step : (column + 1) * step] *= picked[:, column : column + 1]
 
 
-@dataclass(frozen=True, slots=True)
-class StoredMatrix:
+class StoredMatrix(Struct, frozen=True):
     """A stored tensor seen as rows: all axes but the last are one; a vector is a column."""
 
     tensor: StoredTensor
@@ -95,8 +94,7 @@ class StoredMatrix:
             mapped.madvise(mmap.MADV_DONTNEED, start, stop - start)
 
 
-@dataclass(frozen=True, slots=True)
-class MatrixRows:
+class MatrixRows(Struct, frozen=True):
     """Some rows of a matrix: a range, or any order."""
 
     matrix: StoredMatrix
@@ -124,8 +122,7 @@ class MatrixRows:
         return np.concatenate([rows(int(r[0]), int(r[-1]) + 1) for r in runs])
 
 
-@dataclass(frozen=True, slots=True)
-class OutputTensor:
+class OutputTensor(Struct, frozen=True):
     """A tensor of the GGUF file, and how its numbers are made."""
 
     name: str

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from typing import Any, Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from ...core.errors import ModelError
 from ...core.gguf.printable import printable
@@ -18,8 +20,7 @@ MAX_SIZE: Final = 1 << 28
 _NESTED: Final = ("text_config", "llm_config", "language_config")
 
 
-@dataclass(frozen=True, slots=True)
-class ModelConfig:
+class ModelConfig(Struct, frozen=True):
     label: str  # of the checkpoint
     values: Mapping[str, Any]  # of the language model, over those of the whole model
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Final
+
+from msgspec import Struct
 
 from ...core.models.hparams import MAX_LAYERS
 from .checkpoint_family import CheckpointFamily
@@ -15,8 +16,7 @@ _USED: Final = ("num_experts_per_tok", "top_k_experts", "moe_top_k", "moe_topk",
 _SHARED: Final = ("shared_expert_intermediate_size", "share_expert_dim")
 
 
-@dataclass(frozen=True, slots=True)
-class ModelSizes:
+class ModelSizes(Struct, frozen=True):
     n_layers: int
     n_mtp: int
     n_embd: int

@@ -6,10 +6,10 @@ GGUF has the same numbers in another order, so blocks are repacked without a los
 from __future__ import annotations
 
 from collections.abc import Container, Iterator, Mapping
-from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from ...core.errors import ModelError
@@ -42,8 +42,7 @@ def is_of_mxfp4(name: str, found: Container[str]) -> bool:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Mxfp4Matrix(StoredMatrix):
+class Mxfp4Matrix(StoredMatrix, frozen=True):
     """`tensor` is what the blocks stand for; a row of it is one of `codes` and of `exponents`."""
 
     codes: StoredMatrix | None = None

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from msgspec import Struct, field
 
 from ...core.gguf.printable import printable
 from ..checkpoint.safetensors import Floats
@@ -21,8 +21,7 @@ _YARN = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class RopeSetting:
+class RopeSetting(Struct, frozen=True):
     theta: float
     n_rot: int
     sections: list[int]  # empty: none

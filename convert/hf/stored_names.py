@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 from typing import Any, Final
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from ...core.errors import ModelError
 from ...core.gguf.printable import printable
@@ -39,8 +41,7 @@ FLOATS: Final = ("F64", "F32", "F16", "BF16")
 FLOAT8: Final = ("F8_E4M3", "F8_E5M2")
 
 
-@dataclass(slots=True)
-class SortedTensors:
+class SortedTensors(Struct):
     matrices: dict[str, StoredMatrix] = field(default_factory=dict)  # by the one spelling
     other_senses: list[str] = field(default_factory=list)  # vision, audio
 

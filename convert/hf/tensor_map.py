@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
+
+from msgspec import Struct, field
 
 from ...core.errors import ModelError
 from ...core.gguf.printable import printable
@@ -42,8 +43,7 @@ NEXTN: Final = MappingProxyType(
 _LAYER: Final = re.compile(r"(mtp\.)?layers\.(\d+)\.(.+)")
 
 
-@dataclass(slots=True)
-class TensorMap:
+class TensorMap(Struct):
     """Filled tensor by tensor."""
 
     family: CheckpointFamily

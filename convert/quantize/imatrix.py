@@ -7,10 +7,10 @@ the same in a layout of their own.
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from ...core.errors import FileFormatError
@@ -24,8 +24,7 @@ _MOST_ENTRIES = 1 << 20
 _LONGEST_NAME = 1 << 10
 
 
-@dataclass(frozen=True, slots=True)
-class Importance:
+class Importance(Struct, frozen=True):
     path: Path
     values: dict[str, Floats]  # by tensor name: (matrices, columns), each row with mean 1
     n_chunks: int

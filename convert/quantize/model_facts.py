@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from ...core.gguf.metadata import Metadata
 
@@ -55,8 +56,7 @@ def kind_of(name: str) -> str:
     return next((kind for part, kind in _KINDS if part in name), OTHER)
 
 
-@dataclass(frozen=True, slots=True)
-class ModelFacts:
+class ModelFacts(Struct, frozen=True):
     """The sizes of a model that mixtures depend on."""
 
     architecture: str

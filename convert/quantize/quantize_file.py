@@ -10,11 +10,11 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
 import numpy as np
+from msgspec import Struct, field
 
 from ...core.errors import ModelError
 from ...core.gguf.printable import printable
@@ -42,8 +42,7 @@ QUANTIZATION_VERSION = 2  # of ggml's formats, as files state it
 _RELEASE_BYTES = 1 << 26
 
 
-@dataclass(slots=True)
-class QuantizeErrors:
+class QuantizeErrors(Struct):
     """The loss of one type or of all."""
 
     squares: float = 0.0  # of the differences
@@ -64,8 +63,7 @@ class QuantizeErrors:
         return math.sqrt(self.squares / self.total) if self.total else 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class QuantizeResult:
+class QuantizeResult(Struct, frozen=True):
     paths: list[Path]
     n_bytes: int  # of the files
     seconds: float
@@ -132,8 +130,7 @@ def _data(
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Slab:
+class Slab(Struct, frozen=True):
     """Whole rows of one matrix."""
 
     first: int  # element of the tensor
@@ -156,8 +153,7 @@ def slabs_of(tensor: Tensor) -> list[Slab]:
 Converted = tuple[Bytes, QuantizeErrors | None]
 
 
-@dataclass(slots=True)
-class SlabConverter:
+class SlabConverter(Struct):
     """Converts tensors on the threads of a pool."""
 
     native: NativeQuantizer

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Protocol
+
+from msgspec import Struct
 
 from ...core.errors import ConfigError
 from ...core.gguf.metadata import Metadata
@@ -30,8 +31,7 @@ FALLBACKS = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class QuantizeOptions:
+class QuantizeOptions(Struct, frozen=True):
     recipe: QuantizeRecipe | None  # None copies
     rules: tuple[TypeRule, ...] = ()
     output_type: str | None = None
@@ -42,8 +42,7 @@ class QuantizeOptions:
     allows_requantising: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class PlanItem:
+class PlanItem(Struct, frozen=True):
     tensor: Tensor
     format: BlockFormat
     why: str = ""
@@ -63,8 +62,7 @@ class PlanItem:
         return self.format.n_bytes(self.tensor.n_elements)
 
 
-@dataclass(frozen=True, slots=True)
-class QuantizePlan:
+class QuantizePlan(Struct, frozen=True):
     items: tuple[PlanItem, ...]  # in the order of the source
     options: QuantizeOptions
     unused_rules: tuple[str, ...] = ()

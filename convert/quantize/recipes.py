@@ -8,14 +8,14 @@ in the order of the names within each layer; a tensor that a rule decides is not
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from ...core.errors import ConfigError
 from .model_facts import EMBEDDING, OUTPUT, ModelFacts, Shape, kind_of, layer_of
 
 
-@dataclass(frozen=True, slots=True)
-class QuantizeRecipe:
+class QuantizeRecipe(Struct, frozen=True):
     name: str
     file_type: int  # llama.cpp's number for general.file_type
     base: str  # the type of every tensor without a rule of its own
@@ -52,8 +52,7 @@ def find_recipe(name: str) -> QuantizeRecipe | None:
     return RECIPES[wanted]
 
 
-@dataclass(slots=True)
-class Mixture:
+class Mixture(Struct):
     """Decides the types of a file's tensors in llama.cpp's order, with its counts."""
 
     recipe: QuantizeRecipe

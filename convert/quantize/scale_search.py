@@ -7,8 +7,9 @@ competes with those of the other candidates by the error that it leaves.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
 from itertools import pairwise
+
+from msgspec import Struct
 
 from ...core.backend.cpu.emit import F32, Emitter, Value
 from ...core.backend.cpu.kernels.mathematics import F32X16, I32X16
@@ -126,8 +127,7 @@ def signed_scale(segment: Segment, grid: Grid) -> Value:
     return best.values[0]
 
 
-@dataclass(frozen=True, slots=True)
-class MinimumSearch:
+class MinimumSearch(Struct, frozen=True):
     """Settings of the search for a scale and a minimum: codes are 0 to `top`."""
 
     top: int

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from ...core.backend.cpu.emit import (
     F32,
@@ -82,8 +83,7 @@ class SixteenBlocks:
             self.e.store(value, self.weights + j * FLOAT_VECTOR, 64)
 
 
-@dataclass(frozen=True, slots=True)
-class Segment:
+class Segment(Struct, frozen=True):
     """Elements of the blocks that share a scale."""
 
     blocks: SixteenBlocks

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from ...core.backend.cpu.emit import Emitter, Value
 from ...core.backend.cpu.kernels.mathematics import F32X16
@@ -59,8 +60,7 @@ class RunNumbers:
         return to_int(self.get(run))
 
 
-@dataclass(frozen=True, slots=True)
-class BlockScales:
+class BlockScales(Struct, frozen=True):
     """x = units[0] * numbers[0] * code, minus units[1] * numbers[1] where there is a minimum."""
 
     units: list[Value]  # of the block

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from ...core.errors import ConfigError
 from ...core.gguf.printable import printable
@@ -17,8 +18,7 @@ TARGETS = (*WRITERS, "F16", "BF16", "F32")
 _LAYERS = re.compile(r"((?:\d+(?:-\d*)?|last\d+)(?:,(?:\d+(?:-\d*)?|last\d+))*):(.+)", re.DOTALL)
 
 
-@dataclass(frozen=True, slots=True)
-class TypeRule:
+class TypeRule(Struct, frozen=True):
     """The first rule of a list that fits a tensor decides."""
 
     text: str  # as it was given

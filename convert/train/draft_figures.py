@@ -10,9 +10,10 @@ import logging
 import re
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
+
+from msgspec.structs import replace
 
 from ... import core
 from ...core.generation import GenerateParams

@@ -12,12 +12,12 @@ import math
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
 import torch
+from msgspec import Struct
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
@@ -53,8 +53,7 @@ Number = TypeVar("Number", int, float)
 _log = logging.getLogger("nextn.convert.train")
 
 
-@dataclass(frozen=True, slots=True)
-class ReadText:
+class ReadText(Struct, frozen=True):
     """A text with what the target makes of it."""
 
     tokens: Tensor  # (T,)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from msgspec import Struct
+from msgspec.structs import replace
 
 
-@dataclass(frozen=True, slots=True)
-class DrafterShape:
+class DrafterShape(Struct, frozen=True):
     hidden_size: int
     intermediate_size: int
     num_hidden_layers: int

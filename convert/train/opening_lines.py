@@ -7,9 +7,10 @@ import random
 import textwrap
 import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 from typing import Self
+
+from msgspec import Struct
 
 DEFINITION_CHARS = (60, 2500)
 SHORT_CHARS = (200, 2500)  # of a file that is an example of its own
@@ -19,8 +20,7 @@ METHOD = 0.4  # times as likely as a function; what is typed first has no class 
 Documented = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
-@dataclass(frozen=True, slots=True)
-class OpeningLines:
+class OpeningLines(Struct, frozen=True):
     files: Sequence[str]
     short: Sequence[str]  # of the files
     definitions: Sequence[str]  # functions, methods and classes, at the left margin

@@ -12,8 +12,9 @@ import json
 import re
 import sysconfig
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from ...core.errors import ConfigError
 
@@ -36,8 +37,7 @@ _OTHER_LICENCE = re.compile(
 _TABLE = re.compile(r"\\[xu]?[0-9a-fA-F]+|[0-9]")
 
 
-@dataclass(frozen=True, slots=True)
-class SourceFile:
+class SourceFile(Struct, frozen=True):
     name: str  # path below the library's root, with slashes
     text: str
 

@@ -10,13 +10,14 @@ import statistics
 from collections import deque
 from dataclasses import dataclass, field
 
+from msgspec import Struct
+
 WARM_UP = 0.004  # of the run
 DECAY_FROM = 0.45  # of the run: after this the rate falls to zero, linearly
 STALL = 4.0  # times the median step; what is longer was not spent on training
 
 
-@dataclass(frozen=True, slots=True)
-class TrainingBudget:
+class TrainingBudget(Struct, frozen=True):
     tokens: int = 0
     minutes: float = 0.0
     rate: float = 1.0  # times the usual learning rates

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+from msgspec import Struct
 
 from ...core.errors import FileFormatError, ModelError
 from ...core.gguf.cursor import MoreNeededError
@@ -34,8 +35,7 @@ _SIGNATURES: Final = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class OpenedGguf:
+class OpenedGguf(Struct, frozen=True):
     file: GgufFile
     has_numbers: bool
     n_bytes: int  # of all its files

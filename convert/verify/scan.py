@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from ...core.gguf.non_finite import SUSPECTS, find_non_finite
@@ -52,8 +52,7 @@ _SCALES: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class NumberFault:
+class NumberFault(Struct, frozen=True):
     tensor: str
     what: str
 
@@ -61,8 +60,7 @@ class NumberFault:
         return f"tensor {self.tensor} {self.what}"
 
 
-@dataclass(slots=True)
-class Scanned:
+class Scanned(Struct):
     faults: list[NumberFault]
     suspicious: list[NumberFault]  # strange, but it may be meant
     n_tensors: int

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any, Final
+
+from msgspec import Struct
 
 from ...core.audit import RowRecorder, Verdict, audit
 from ...core.generation import NO_TOKEN, GenerateParams, Stats
@@ -23,8 +24,7 @@ DRAFT_N_MAX: Final = 3
 EAGER: Final = NgramModSizes(n_match=2, n_min=1, n_max=8)  # for drafts that are wrong as well
 
 
-@dataclass(frozen=True, slots=True)
-class Trial:
+class Trial(Struct, frozen=True):
     drafter: str  # auto: all of them, under the controller
     verdict: Verdict
     stats: Stats

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
+
+from msgspec import Struct, field, to_builtins
 
 
 class Severity(StrEnum):
@@ -24,8 +25,7 @@ class Subject(StrEnum):
     LLAMA_CPP = "llama.cpp"
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(Struct, frozen=True):
     severity: Severity
     part: Subject
     text: str
@@ -33,8 +33,7 @@ class Finding:
     breaks_llama_cpp: bool = False  # which refuses the file, or aborts with it
 
 
-@dataclass(frozen=True, slots=True)
-class TypeCount:
+class TypeCount(Struct, frozen=True):
     name: str
     tensors: int
     bytes: int
@@ -49,8 +48,7 @@ def count_types(tensors: Iterable[tuple[str, int]]) -> list[TypeCount]:
     return [TypeCount(name, counts[name], n) for name, n in sizes.most_common()]
 
 
-@dataclass(frozen=True, slots=True)
-class LayerCounts:
+class LayerCounts(Struct, frozen=True):
     trunk: int
     attention: int = 0
     recurrent: int = 0
@@ -60,8 +58,7 @@ class LayerCounts:
     experts_used: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class TokenizerFacts:
+class TokenizerFacts(Struct, frozen=True):
     model: str
     pre: str
     size: int
@@ -69,8 +66,7 @@ class TokenizerFacts:
     eos: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class TemplateFacts:
+class TemplateFacts(Struct, frozen=True):
     characters: int
     tools: bool = False
     system: bool = False
@@ -79,8 +75,7 @@ class TemplateFacts:
     error: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryFacts:
+class MemoryFacts(Struct, frozen=True):
     """Bytes."""
 
     weights: int
@@ -92,8 +87,7 @@ class MemoryFacts:
     is_estimate: bool = False  # of an architecture that is not run here
 
 
-@dataclass(frozen=True, slots=True)
-class TargetFacts:
+class TargetFacts(Struct, frozen=True):
     """The model that a drafter is for, and how it drafts."""
 
     width: int
@@ -106,16 +100,14 @@ class TargetFacts:
     mask: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class DrafterVerdict:
+class DrafterVerdict(Struct, frozen=True):
     name: str
     works: bool
     text: str
     command: str = ""
 
 
-@dataclass(slots=True)
-class FileReport:
+class FileReport(Struct):
     label: str
     kind: str  # model, mtp-head, drafter, checkpoint, drafter-checkpoint, adapter, imatrix, ...
     what: str  # the same in words
@@ -182,7 +174,8 @@ class FileReport:
         return any(f.severity is Severity.PROBLEM and f.part is part for f in self.findings)
 
     def json(self) -> dict[str, Any]:
-        return {"sound": self.is_sound} | asdict(self)
+        record: dict[str, Any] = to_builtins(self)
+        return {"sound": self.is_sound} | record
 
 
 def _is_broken(finding: Finding) -> bool:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterable, Mapping
-from dataclasses import fields
 from difflib import get_close_matches
 from typing import Any, Final, TypedDict
+
+from msgspec.structs import fields
 
 from ..errors import ConfigError
 from ..generation import GenerateParams

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from contextlib import suppress
 from queue import SimpleQueue
 
@@ -33,6 +32,8 @@ class AsyncInbox(Mailbox):
     is_in_loop = False
 
     def __init__(self) -> None:
+        import asyncio  # here: see `worker`
+
         self._loop = asyncio.get_running_loop()
         self._queue: asyncio.Queue[tuple[int, Event]] = asyncio.Queue()
 

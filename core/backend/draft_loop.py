@@ -6,10 +6,11 @@ The host loop here is the definition; a backend may do the same without Python i
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, Protocol
 
 import numpy as np
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from ..errors import NonFiniteError, NothingLeftError
 from .interface import HostOutput
@@ -39,8 +40,7 @@ class TokenPicker(Protocol):
         """The token has become part of the draft."""
 
 
-@dataclass(slots=True)
-class DraftSettings:
+class DraftSettings(Struct):
     """How to draft for one sequence. Made once, changed from round to round."""
 
     picker: TokenPicker
@@ -49,8 +49,7 @@ class DraftSettings:
     inverse_temperature: float = 1.0  # factor of the logits when `chances` are computed
 
 
-@dataclass(slots=True)
-class Drafts:
+class Drafts(Struct):
     """What came out, by sequence of the step."""
 
     tokens: list[list[int]]
@@ -81,8 +80,7 @@ class DraftLoop(Protocol):
         """
 
 
-@dataclass(frozen=True, slots=True)
-class DraftLoopPlan:
+class DraftLoopPlan(Struct, frozen=True):
     """What all calls of a draft loop have in common."""
 
     max_rows: int  # of a step, catching up included
@@ -110,8 +108,7 @@ class DraftLoopPlan:
             raise ValueError("the tokens of a short head must ascend, within the vocabulary")
 
 
-@dataclass(slots=True)
-class BatchRow:
+class BatchRow(Struct):
     """One sequence of the batch, with its draft."""
 
     settings: DraftSettings

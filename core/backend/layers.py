@@ -6,11 +6,12 @@ A model file fills these in once, at load; the ops of `interface.py` read them. 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, Self
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from ..errors import ConfigError
@@ -22,8 +23,7 @@ Vector = Any  # a small float32 array, prepared by `Backend.vector`
 Floats = NDArray[np.float32]
 
 
-@dataclass(frozen=True, slots=True)
-class MatrixPart:
+class MatrixPart(Struct, frozen=True):
     """A stored matrix (n_out, n_in), or a stack of experts (n_expert, n_out, n_in)."""
 
     tensor: Tensor
@@ -32,8 +32,7 @@ class MatrixPart:
     row_order: NDArray[np.intp] | None = None  # row i of the matrix is row row_order[i] of the file
 
 
-@dataclass(frozen=True, slots=True)
-class Norm:
+class Norm(Struct, frozen=True):
     """RMS norm: x / sqrt(mean(x^2) + eps) * weight. The stored weight is the final multiplier.
 
     `centred`: LayerNorm, which subtracts the mean of x first, and adds `bias` at the end.
@@ -52,8 +51,7 @@ class RopePairs(Enum):
     HALVES = "neox"  # (x[i], x[i + n_rot / 2]), llama.cpp's NEOX
 
 
-@dataclass(frozen=True, slots=True)
-class RotaryPositions:
+class RotaryPositions(Struct, frozen=True):
     """Rotary positions over the first 2 * len(frequencies) elements of a head."""
 
     pairs: RopePairs
@@ -61,8 +59,7 @@ class RotaryPositions:
     magnitude: float = 1.0  # multiplies cos and sin (YaRN)
 
 
-@dataclass(frozen=True, slots=True)
-class QueryGrowth:
+class QueryGrowth(Struct, frozen=True):
     """Queries far behind the context that a model was trained on are longer."""
 
     factor: float
@@ -83,8 +80,7 @@ class KvSource(Enum):
     SHARED = "shared"  # [q]: an earlier layer has put them into the cells of `layer`
 
 
-@dataclass(frozen=True, slots=True)
-class Attention:
+class Attention(Struct, frozen=True):
     """Attention of one layer; its input rows are [q | k | v], see `KvSource`.
 
     With `gated`, each head of q is [q, gate] and the output is multiplied by sigmoid(gate). With
@@ -136,8 +132,7 @@ class Attention:
         return self.q_width + self.k_width + self.v_width + gates
 
 
-@dataclass(frozen=True, slots=True)
-class LatentAttention:
+class LatentAttention(Struct, frozen=True):
     """Multi-head latent attention (MLA) with absorbed matrices: all heads share one cell.
 
     A cell is [latent | rotated key]; its first `latent` numbers are its value too, so it is kept
@@ -174,8 +169,7 @@ class HeadOrder(Enum):
     TILED = "tiled"  # h mod n_key_heads: qwen35, as llama.cpp's converter stores it
 
 
-@dataclass(frozen=True, slots=True)
-class DeltaShape:
+class DeltaShape(Struct, frozen=True):
     """Sizes of a Gated DeltaNet, which are those of its recurrent state."""
 
     n_key_heads: int
@@ -202,8 +196,7 @@ class DeltaShape:
         return self.channels + self.value_width + 2 * self.n_value_heads
 
 
-@dataclass(frozen=True, slots=True)
-class DeltaRule:
+class DeltaRule(Struct, frozen=True):
     """Gated DeltaNet of one layer; its input rows are [q | k | v | z | beta | alpha]."""
 
     layer: int  # index among the recurrent layers of the state
@@ -224,8 +217,7 @@ class GateActivation(Enum):
 OAI_SLOPE = 1.702
 
 
-@dataclass(frozen=True, slots=True)
-class Gate:
+class Gate(Struct, frozen=True):
     """How the gate and up rows of a feed-forward layer become one: activation(gate) * up."""
 
     activation: GateActivation = GateActivation.SILU
@@ -238,8 +230,7 @@ SILU_GATE = Gate()
 GELU_GATE = Gate(GateActivation.GELU)
 
 
-@dataclass(frozen=True, slots=True)
-class DynamicConvolution:
+class DynamicConvolution(Struct, frozen=True):
     """Over the rows of a sequence within a step, by weights that each row brings for itself.
 
     y[t, c] = sum over k of (base[k, c] + factors[t, first + k * groups + c // group]) * x[t - k, c]
@@ -264,16 +255,14 @@ class Gating(Enum):
 LAST_IN_FILES = Gating.SOFTMAX_OF_CHOSEN
 
 
-@dataclass(frozen=True, slots=True)
-class SharedExpert:
+class SharedExpert(Struct, frozen=True):
     gate_up: Matrix
     down: Matrix
     gate_inp: Matrix | None = None  # (1, D): its sigmoid scales the expert's output
     gate: Gate = SILU_GATE
 
 
-@dataclass(frozen=True, slots=True)
-class Moe:
+class Moe(Struct, frozen=True):
     """Mixture of experts: chosen in float32, outputs added by rank."""
 
     gate_inp: Matrix  # the router (n_expert, D)
@@ -303,8 +292,7 @@ class KvType(Enum):
     Q8_0 = "q8_0"  # int8, and one half-float scale for 32 elements of a head
 
 
-@dataclass(frozen=True, slots=True)
-class KvTypes:
+class KvTypes(Struct, frozen=True):
     keys: KvType = KvType.F16
     values: KvType = KvType.F16
 
@@ -326,8 +314,7 @@ class KvTypes:
 HALF_FLOATS = KvTypes()
 
 
-@dataclass(frozen=True, slots=True)
-class KvShape:
+class KvShape(Struct, frozen=True):
     """Keys and values of one layer and cell."""
 
     n_kv_heads: int
@@ -336,8 +323,7 @@ class KvShape:
     window: int = 0  # of the layer's attention
 
 
-@dataclass(frozen=True, slots=True)
-class StateShape:
+class StateShape(Struct, frozen=True):
     """All that a model keeps between steps."""
 
     kv: tuple[KvShape, ...]
@@ -361,8 +347,7 @@ class StateShape:
         return StateShape(self.kv + other.kv, self.delta + other.delta)
 
 
-@dataclass(frozen=True, slots=True)
-class SplitShape(StateShape):
+class SplitShape(StateShape, frozen=True):
     """Of a model whose layers several ranks hold: all layers, and the rank of each."""
 
     kv_ranks: tuple[int, ...] = ()

@@ -8,17 +8,16 @@ Shape letters, here and in every backend: T rows, B sequences, R rows with logit
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 Ints = NDArray[np.int32]
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(Struct, frozen=True):
     """It may be run again with other numbers in its arrays, written in place: that is quicker than
     a new one, see `StepArrays`."""
 
@@ -71,8 +70,7 @@ def pending_accepted_after(replay: int, n_rows: int, n_valid: int, window: int) 
     return n_kept(replay, n_rows, window) + n_valid - max(0, n_rows - window)
 
 
-@dataclass(frozen=True, slots=True)
-class StepPart:
+class StepPart(Struct, frozen=True):
     """The part of a step that belongs to one sequence."""
 
     tokens: Sequence[int]

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Final
 from urllib.parse import urlsplit
+
+from msgspec import Struct
 
 from ..errors import ConfigError
 
@@ -13,8 +14,7 @@ _PORTS: Final = {"http": 80, "https": 443}
 _VERSION: Final = "/v1"
 
 
-@dataclass(frozen=True, slots=True)
-class ServerAddress:
+class ServerAddress(Struct, frozen=True):
     """`prefix` stands in front of /v1/… and of /completion; it is mostly empty."""
 
     scheme: str

@@ -7,7 +7,9 @@ model on the same machine, as deterministic figures may be between any two.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from ..errors import ConfigError
 from .counts import first_texts
@@ -25,8 +27,7 @@ from .summaries import summarise
 _Key = tuple[str, int]
 
 
-@dataclass(slots=True)
-class ComparedRow:
+class ComparedRow(Struct):
     """One configuration, category ("" for all) and number of users."""
 
     configuration: str
@@ -40,8 +41,7 @@ class ComparedRow:
     n_same: int = 0  # texts that are equal in both
 
 
-@dataclass(slots=True)
-class Comparison:
+class Comparison(Struct):
     rows: list[ComparedRow] = field(default_factory=list)
     machines: list[RunDifference] = field(default_factory=list)  # not empty: no speeds
     others: list[RunDifference] = field(default_factory=list)

@@ -6,9 +6,10 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import Any, Final, NamedTuple
+
+from msgspec import Struct, field
 
 from .record import Sample
 
@@ -46,8 +47,7 @@ class TypeCounters(NamedTuple):
     accepted: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Counters:
+class Counters(Struct, frozen=True):
     """Since the server started, or between two moments. None: it does not count that."""
 
     prefix: str
@@ -231,8 +231,7 @@ def _cut(value: Any) -> Any:
 # Prometheus text ---------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Series:
+class Series(Struct, frozen=True):
     name: str
     labels: dict[str, str]
     value: float

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
+
+from msgspec import Struct, field
 
 from ..errors import ConfigError
 from ..sampling.params import SamplingParams
@@ -27,8 +28,7 @@ _ENDINGS: Final = {"eos": EOS, "limit": LIMIT, "word": STOP, "stop": EOS, "lengt
 Message = dict[str, str]
 
 
-@dataclass(frozen=True, slots=True)
-class Task:
+class Task(Struct, frozen=True):
     """One text to be written. `prompt` for completions, `messages` for chat."""
 
     n: int  # tokens
@@ -38,8 +38,7 @@ class Task:
     salt: str = ""  # of a conversation: caches of other salts are not used
 
 
-@dataclass(frozen=True, slots=True)
-class Manner:
+class Manner(Struct, frozen=True):
     """How requests to one server are made."""
 
     api: str

@@ -7,7 +7,8 @@ lies beyond with a chance of one in a thousand: a gate is missed only where that
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from ..errors import ConfigError
 from .intervals import GATE_TAIL, Resampled
@@ -19,8 +20,7 @@ IDENTICAL, ACCEPTANCE, MEAN_LEN = "expect-identical", "min-acceptance", "min-mea
 SPEEDUP, REGRESSION = "min-speedup", "max-regression"
 
 
-@dataclass(frozen=True, slots=True)
-class Gates:
+class Gates(Struct, frozen=True):
     identical: bool = True
     min_acceptance: float | None = None
     min_mean_len: float | None = None

@@ -7,8 +7,10 @@ import json
 import time
 from collections import Counter, deque
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field
 from typing import Any, Final
+
+from msgspec.structs import fields, replace
 
 from ..engine.config import EngineConfig
 from ..engine.engine import Engine

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, median, stdev
 from typing import Any, Final
+
+from msgspec import Struct
 
 from .record import Sample, Summary
 
@@ -20,8 +21,7 @@ OTHERS: Final = 0.10  # of one processor
 _N_NAMED: Final = 3
 
 
-@dataclass(frozen=True, slots=True)
-class MachineLoad:
+class MachineLoad(Struct, frozen=True):
     """Of the whole machine's clocks, in seconds."""
 
     clock: float

@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from msgspec import Struct
+
 from .disturbed import Pair, pair_of, undisturbed
 from .intervals import MIN_BLOCKS, resample
 from .record import Prompt, RunSettings, Sample, Target
@@ -24,8 +26,7 @@ _LOOKS_APART: Final = 1.1
 _N_WARM: Final = 2  # prompts of a warm-up
 
 
-@dataclass(frozen=True, slots=True)
-class Schedule:
+class Schedule(Struct, frozen=True):
     repeat: int = 5
     seconds: float | None = None  # until then repetitions go on, or until all is precise
     precision: float = 0.01  # half the width of intervals, by the ratio, that is enough
@@ -34,8 +35,7 @@ class Schedule:
     seed: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class RunProgress:
+class RunProgress(Struct, frozen=True):
     stage: str
     done: float  # 0 to 1
     seconds_left: float | None

@@ -8,11 +8,12 @@ import subprocess
 import sys
 import tempfile
 import threading
-from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, Any, Final, Self
+
+from msgspec import Struct, field
 
 from ..errors import ConfigError, MissingDependencyError
 from ..speculation.options import (
@@ -53,8 +54,7 @@ _LEAVE_S: Final = 5.0
 _SHOWN: Final = 300
 
 
-@dataclass(frozen=True, slots=True)
-class PeerSettings:
+class PeerSettings(Struct, frozen=True):
     """The settings that are the same on both sides."""
 
     model: Path

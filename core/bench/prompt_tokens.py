@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from ..runtime import Runtime
 from ..tokenizer.chat_template import ChatTemplate, load_chat_template, prompt_tokens, spelling

@@ -11,10 +11,10 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, Protocol, Self, TypeVar
 
 import msgspec
+from msgspec import Struct, field
 
 from ..errors import ConfigError
 
@@ -40,8 +40,7 @@ def decode(kind: type[T], value: Any) -> T:
 # Prompts -----------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Prompt:
+class Prompt(Struct, frozen=True):
     """One task. Exactly one of `text` and `turns` is given."""
 
     id: str  # unique in its set
@@ -62,8 +61,7 @@ class Prompt:
         return len(self.turns) or 1
 
 
-@dataclass(frozen=True, slots=True)
-class PromptSet:
+class PromptSet(Struct, frozen=True):
     name: str
     prompts: tuple[Prompt, ...]
 
@@ -88,8 +86,7 @@ class PromptSet:
 # Running -----------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class RunSettings:
+class RunSettings(Struct, frozen=True):
     """How texts are written, by every configuration alike."""
 
     temperature: float = 0.0
@@ -123,8 +120,7 @@ class Phases(NamedTuple):
     other: float = 0.0  # the rest of the rounds
 
 
-@dataclass(slots=True)
-class Sample:
+class Sample(Struct):
     """One text (of a chat: one turn) by one configuration.
 
     A *round* is a pass of the target after the one that finished the prompt. Unknown is None:
@@ -220,8 +216,7 @@ class TimeSpread(NamedTuple):
     p95: float
 
 
-@dataclass(slots=True)
-class SummaryCounts:
+class SummaryCounts(Struct):
     """What repeats exactly where drafts do not depend on a clock: of one repetition then, of all
     of them otherwise."""
 
@@ -244,8 +239,7 @@ class SummaryCounts:
     first_difference: str = ""  # prompt, place and both values
 
 
-@dataclass(slots=True)
-class Times:
+class Times(Struct):
     """Figures of the clock. Rates are tokens/s of decoding: total tokens by total time."""
 
     n_blocks: int = 0  # pairs that times and intervals come from
@@ -267,8 +261,7 @@ class Times:
     drift: float | None = None  # rate of the last third of the run by that of the first
 
 
-@dataclass(slots=True)
-class Summary:
+class Summary(Struct):
     configuration: str
     category: str  # "" for all together
     concurrency: int
@@ -282,8 +275,7 @@ class Summary:
         return self.configuration + users
 
 
-@dataclass(slots=True)
-class Configuration:
+class Configuration(Struct):
     name: str  # as the user spelled it
     repeats: bool  # drafts do not depend on a clock: counts must repeat exactly
     lossless: bool  # its texts must be those of the baseline
@@ -291,16 +283,14 @@ class Configuration:
     memory: dict[str, int] = field(default_factory=dict)  # Target.memory()
 
 
-@dataclass(slots=True)
-class GateResult:
+class GateResult(Struct):
     gate: str  # the flag, without dashes
     configuration: str
     ok: bool
     line: str  # the measured value, and the limit
 
 
-@dataclass(slots=True)
-class CurvePoint:
+class CurvePoint(Struct):
     """Of a sweep with synthetic acceptance."""
 
     n_max: int
@@ -311,8 +301,7 @@ class CurvePoint:
     break_even_len: float | None = None
 
 
-@dataclass(slots=True)
-class BenchReport:
+class BenchReport(Struct):
     """`baseline` is the name of the configuration that the others are compared with."""
 
     provenance: dict[str, Any]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from .intervals import RESAMPLES, Floats, Resampled, draw_totals
 from .paired_run import paired
@@ -14,8 +14,7 @@ from .record import BenchReport, Sample, Summary
 from .times import decoding
 
 
-@dataclass(frozen=True, slots=True)
-class Regression:
+class Regression(Struct, frozen=True):
     configuration: str
     label: str
     what: str

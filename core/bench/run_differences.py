@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
 from typing import Any, Final
+
+from msgspec import Struct
+from msgspec.structs import fields
 
 from ..errors import ConfigError
 from .record import BenchReport, RunSettings
@@ -27,8 +29,7 @@ _CONFIGURATION: Final = ("server", "model", "model_path", "api", "options", "req
 _N_NAMED: Final = 4
 
 
-@dataclass(frozen=True, slots=True)
-class RunDifference:
+class RunDifference(Struct, frozen=True):
     what: str
     a: str
     b: str

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 _STEPS: Final = (1.0, 2.0, 2.5, 5.0, 10.0)
 
 
-@dataclass(frozen=True, slots=True)
-class AxisScale:
+class AxisScale(Struct, frozen=True):
     low: float
     high: float
     start: float  # where `low` is drawn

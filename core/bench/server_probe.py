@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
 from pathlib import PurePath
 from typing import Any, Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from ..errors import ConfigError
 from .counters import Counters, read_counters
@@ -30,8 +32,7 @@ _REFUSALS: Final = (400, 404, 405, 422, 501)  # of a request, not of the client
 _TRIAL: Final = "1"  # a prompt of the trial requests
 
 
-@dataclass(frozen=True, slots=True)
-class MeasuredServer:
+class MeasuredServer(Struct, frozen=True):
     """A server that answers."""
 
     kind: str

@@ -7,8 +7,9 @@ import threading
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Final
+
+from msgspec.structs import replace
 
 from ..errors import NextnError
 from .counters import Counters, added, counted, differences, fill_from_counters

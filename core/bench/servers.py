@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Any, Final
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from ..errors import ConfigError
 from ..speculation.acceptance import MATCH
@@ -24,8 +26,7 @@ _NAMED: Final = re.compile(r"([^=/:\s]+)=(https?://.*)", re.IGNORECASE | re.DOTA
 _ASK_NAMED: Final = re.compile(r"([^={}:,\s]+)=(\{.*)", re.DOTALL)
 
 
-@dataclass(frozen=True, slots=True)
-class ServerPlace:
+class ServerPlace(Struct, frozen=True):
     """One `--url`."""
 
     name: str
@@ -33,16 +34,14 @@ class ServerPlace:
     api_key: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class RequestVariant:
+class RequestVariant(Struct, frozen=True):
     """Fields that are added to requests: a configuration of a server that supports them."""
 
     name: str
     extra: Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class ServerRequests:
+class ServerRequests(Struct, frozen=True):
     """All flags of servers."""
 
     places: tuple[ServerPlace, ...] = ()

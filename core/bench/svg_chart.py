@@ -7,9 +7,10 @@ show several charts beside each other instead of larger letters.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from html import escape
 from typing import Final
+
+from msgspec import Struct, field
 
 from .scale import AxisScale, scale_for, seen, short
 
@@ -23,8 +24,7 @@ _MAX_NAME: Final = 16  # characters of a row's name
 _MAX_LEGEND: Final = 24  # characters of a series' name
 
 
-@dataclass(frozen=True, slots=True)
-class ChartRow:
+class ChartRow(Struct, frozen=True):
     """A mark in a chart of intervals."""
 
     name: str
@@ -35,16 +35,14 @@ class ChartRow:
     note: str
 
 
-@dataclass(frozen=True, slots=True)
-class ChartSeries:
+class ChartSeries(Struct, frozen=True):
     name: str
     points: Sequence[tuple[float, float]]
     series: int
     has_line: bool = True
 
 
-@dataclass(slots=True)
-class SvgDrawing:
+class SvgDrawing(Struct):
     title: str
     height: float
     parts: list[str] = field(default_factory=list)

@@ -7,8 +7,9 @@ at which a line crosses 1 is what a drafter has to reach here.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Final
+
+from msgspec.structs import replace
 
 from ..errors import ConfigError
 from ..speculation.options import SpecOptions

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from html import escape
 from typing import Self, TypeVar
+
+from msgspec import Struct
 
 T = TypeVar("T")
 
 
-@dataclass(slots=True)
-class TextTable:
+class TextTable(Struct):
     """Cells are plain text; an empty cell is an unknown value."""
 
     title: str

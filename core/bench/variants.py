@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from ..errors import ConfigError
 from ..speculation.acceptance import MATCH, parse_accept
@@ -30,8 +32,7 @@ _KEYS: Final[dict[str, tuple[str, type]]] = {
 HELP: Final = "n=, min=, p=, vocab=, prefill=, costs=, accept=, synth= and fixed"
 
 
-@dataclass(frozen=True, slots=True)
-class SpecVariant:
+class SpecVariant(Struct, frozen=True):
     """One configuration of this process's engine."""
 
     name: str

@@ -9,8 +9,9 @@ import ssl
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, Final
+
+from msgspec import Struct
 
 from ..errors import ConfigError, NextnError
 from .address import ServerAddress
@@ -29,8 +30,7 @@ class ServerError(NextnError):
         self.status = status
 
 
-@dataclass(frozen=True, slots=True)
-class Timeouts:
+class Timeouts(Struct, frozen=True):
     """Seconds."""
 
     connect: float = 10.0
@@ -38,8 +38,10 @@ class Timeouts:
     whole: float = 3600.0  # of one request
 
 
-@dataclass(frozen=True, slots=True)
-class HttpAnswer:
+_TIMEOUTS: Final = Timeouts()
+
+
+class HttpAnswer(Struct, frozen=True):
     status: int
     text: str
     headers: dict[str, str]  # names in lower case
@@ -52,8 +54,7 @@ class HttpAnswer:
             return None
 
 
-@dataclass(frozen=True, slots=True)
-class Arrival:
+class Arrival(Struct, frozen=True):
     """What one read of the connection brought."""
 
     at: float  # `time.perf_counter`
@@ -64,7 +65,7 @@ class Wire:
     """A server's address, with what every request to it needs."""
 
     def __init__(
-        self, address: ServerAddress, api_key: str = "", timeouts: Timeouts = Timeouts()
+        self, address: ServerAddress, api_key: str = "", timeouts: Timeouts = _TIMEOUTS
     ) -> None:
         if any(not "\x20" < c < "\x7f" for c in api_key):
             raise ConfigError("--api-key holds characters that no key has")

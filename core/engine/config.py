@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from msgspec import Struct, field
 
 from ..errors import ConfigError
 from ..speculation.acceptance import Acceptance
 from ..state.sizes import PREFILL_CHUNK, StateSizes
 
 
-@dataclass(frozen=True, slots=True)
-class EngineConfig:
+class EngineConfig(Struct, frozen=True):
     sizes: StateSizes
     chunk: int = PREFILL_CHUNK  # rows of prompts in one step; a multiple of the page length
     reuse: bool = True  # keep finished sequences in the prefix cache

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from dataclasses import replace
 from threading import Lock
 from typing import Final
+
+from msgspec.structs import replace
 
 from ..generation import GenerateParams
 from ..sampling.dry import NO_BREAKERS, Breakers, find_breakers

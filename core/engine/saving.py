@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 import numpy as np
+from msgspec import Struct, to_builtins
 
 from ..backend.interface import SlotImage
 from ..errors import ConfigError, FileFormatError
@@ -23,15 +23,14 @@ _REQUEST: Final = "request"
 _DRAFTER: Final = "drafter."
 
 
-@dataclass(frozen=True, slots=True)
-class SavedRequest:
+class SavedRequest(Struct, frozen=True):
     """The parameters of a saved sequence."""
 
     params: GenerateParams
     index: int
 
     def write(self) -> bytes:
-        return json.dumps(asdict(self)).encode()
+        return json.dumps(to_builtins(self)).encode()
 
     @classmethod
     def read(cls, snapshot: SequenceSnapshot) -> SavedRequest:

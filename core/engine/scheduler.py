@@ -9,8 +9,9 @@ running sequence is never preempted.
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field
 from typing import Final
+
+from msgspec import Struct, field
 
 from ..speculation.interface import Draft
 from ..state.store import SequenceState, StateStore
@@ -20,8 +21,7 @@ from .sequence import Sequence
 _NO_DRAFT: Final = Draft()  # shared by all that have none: not to be changed
 
 
-@dataclass(eq=False, slots=True)
-class SequenceRows:
+class SequenceRows(Struct, eq=False):
     """One sequence's rows of a step: the last token with a draft, or a piece of its prompt."""
 
     sequence: Sequence

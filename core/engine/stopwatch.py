@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import astuple, dataclass, fields
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
+from msgspec.structs import astuple, fields
 
 if TYPE_CHECKING:
     from .engine import Engine
 
 
-@dataclass(slots=True)
-class PhaseTimes:
+class PhaseTimes(Struct):
     """Seconds in all that an engine's steps took.
 
     `verify` is the forward pass of the model, prompts included; tokens that a backend picks itself

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from .cursor import Buffer, Cursor
 from .metadata_values import read_value
@@ -22,8 +22,7 @@ _SMALLEST_PAIR = 8 + 1 + 4 + 1  # key length, key, type, value
 _SMALLEST_TENSOR = 8 + 1 + 4 + 8 + 4 + 8  # name length, name, n_dims, one dim, type, offset
 
 
-@dataclass(frozen=True, slots=True)
-class Header:
+class Header(Struct, frozen=True):
     entries: dict[str, Typed]
     infos: list[TensorInfo]
     alignment: int

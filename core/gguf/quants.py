@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from . import blocks_32, blocks_codebook, blocks_k, blocks_plain
@@ -20,8 +20,7 @@ Dequantizer = Callable[[NDArray[np.uint8]], NDArray[np.float32]]
 _CHUNK_ELEMENTS = 1 << 18  # temporaries of the widest format stay near 10 MB
 
 
-@dataclass(frozen=True, slots=True)
-class BlockFormat:
+class BlockFormat(Struct, frozen=True):
     name: str
     type_id: int
     block_size: int  # elements

@@ -9,9 +9,10 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Final
+
+from msgspec import Struct
 
 from ..errors import FileFormatError
 from .printable import printable_path
@@ -22,8 +23,7 @@ _BUFFER: Final = 4 << 20
 _UNABLE: Final = {errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM}
 
 
-@dataclass(frozen=True, slots=True)
-class FileRange:
+class FileRange(Struct, frozen=True):
     path: Path
     start: int
     n_bytes: int

@@ -11,12 +11,12 @@ import mmap as memory_map
 import os
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, NamedTuple
 
 import numpy as np
+from msgspec import Struct
 
 from ..errors import FileFormatError
 from .cursor import Buffer
@@ -44,8 +44,7 @@ class FileIdentity(NamedTuple):
         return cls(found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
 
 
-@dataclass(slots=True)
-class GgufFile:
+class GgufFile(Struct):
     path: Path  # as given
     paths: tuple[Path, ...]  # all shards in order; one for a plain file
     metadata: Metadata  # of the first shard, which alone is complete
@@ -88,8 +87,7 @@ class GgufFile:
         self.close()
 
 
-@dataclass(frozen=True, slots=True)
-class _Part:
+class _Part(Struct, frozen=True):
     path: Path
     data: Buffer
     identity: FileIdentity

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 import mmap
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from .cursor import Cursor
@@ -18,8 +18,7 @@ MAX_NAME_BYTES = 63
 MAX_BYTES = 2**62
 
 
-@dataclass(frozen=True, slots=True)
-class TensorInfo:
+class TensorInfo(Struct, frozen=True):
     """What a file says about a tensor; `offset` counts from the start of its data section."""
 
     name: str
@@ -32,8 +31,7 @@ class TensorInfo:
         return self.format.n_bytes(math.prod(self.shape))
 
 
-@dataclass(frozen=True, slots=True)
-class Tensor:
+class Tensor(Struct, frozen=True):
     name: str
     shape: tuple[int, ...]  # numpy order, outermost first: the reverse of ggml's `ne`
     format: BlockFormat

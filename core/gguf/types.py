@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, TypeAlias
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 # What raw access to metadata gives: arrays of numbers are read-only numpy arrays.
@@ -60,8 +60,7 @@ INTEGERS = frozenset(
 FLOATS = frozenset({ValueType.F32, ValueType.F64})
 
 
-@dataclass(frozen=True, slots=True)
-class Typed:
+class Typed(Struct, frozen=True):
     """A value with its exact type in the file; `element` is set for arrays only.
 
     Strings that are not valid UTF-8 are `bytes` here, so that writing gives the same file.

@@ -6,11 +6,11 @@ import math
 import os
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from ..errors import ConfigError, FileFormatError
@@ -32,8 +32,7 @@ Report = Callable[[int], None]  # called with the number of bytes just written
 Pieces = Piece | Iterable[Piece] | Callable[[], Iterable[Piece]]
 
 
-@dataclass(frozen=True, slots=True)
-class TensorData:
+class TensorData(Struct, frozen=True):
     """A tensor to write. `data` is read once, when its turn comes."""
 
     name: str

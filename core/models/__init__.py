@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeAlias
+
+from msgspec import Struct
 
 from ..errors import ModelError
 from .drafters import NETWORKS
@@ -94,8 +95,7 @@ def prepare_model(
     return model
 
 
-@dataclass(frozen=True, slots=True)
-class Survey:
+class Survey(Struct, frozen=True):
     """A model without numbers, what it would prepare, and what the file lacks for it."""
 
     model: Model

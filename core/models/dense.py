@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Protocol
+
+from msgspec import Struct
 
 from .ffn import PLAIN_FFN, FfnTraits, build_ffn
 from .model import Block, BlockBuilder, Ffn, Model
@@ -90,8 +91,7 @@ class PostNormBlock:
         return ops.add_norm(x, y, self.post_ffw_norm)
 
 
-@dataclass(frozen=True, slots=True)
-class BlockTraits:
+class BlockTraits(Struct, frozen=True):
     rope: RotaryPositions | None
     attention: AttentionTraits = PLAIN_ATTENTION
     ffn: FfnTraits = PLAIN_FFN

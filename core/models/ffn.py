@@ -6,9 +6,10 @@ wrong in files that were saved again by other tools.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from ..backend.layers import LAST_IN_FILES, SILU_GATE, Gate, Gating, Moe, SharedExpert
 from ..errors import ModelError
@@ -31,8 +32,7 @@ class Shared(Enum):
     GATED = "gated"  # scaled by the sigmoid of a projection of the row
 
 
-@dataclass(frozen=True, slots=True)
-class FfnTraits:
+class FfnTraits(Struct, frozen=True):
     """What families do differently."""
 
     gate: Gate = SILU_GATE  # of experts

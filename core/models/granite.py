@@ -8,8 +8,9 @@ of y with another epsilon: rows are kept as y, and no layer has to scale what it
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
 
 from ..backend.layers import Norm, RopePairs
 from .dense import BlockTraits, DenseModel

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
+
+from msgspec import Struct
 
 from ..errors import ModelError
 
@@ -16,8 +17,7 @@ MAX_LAYERS = 1024
 MAX_WIDTH = 1 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class Hparams:
+class Hparams(Struct, frozen=True):
     architecture: str
     n_layers: int  # trunk layers
     n_nextn: int  # MTP blocks behind them

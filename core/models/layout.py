@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from msgspec import Struct, field
 
 from ..backend.layers import DeltaShape, KvShape, StateShape
 
 
-@dataclass(slots=True)
-class Layout:
+class Layout(Struct):
     block: int = 0  # the block that is being built
     kv: list[KvShape] = field(default_factory=list)
     delta: list[DeltaShape] = field(default_factory=list)

@@ -5,10 +5,10 @@ Files of old converters hold the two matrices of a head in one, `attn_kv_b`; it 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+from msgspec import Struct
 
 from ..backend.layers import KvShape, LatentAttention, Matrix, MatrixPart, RotaryPositions
 from ..errors import ModelError
@@ -27,8 +27,7 @@ if TYPE_CHECKING:
 MAX_RANK = 1 << 16
 
 
-@dataclass(frozen=True, slots=True)
-class LatentSizes:
+class LatentSizes(Struct, frozen=True):
     latent: int
     plain_dim: int
     rope_dim: int

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+from msgspec import Struct
 
 from ..backend.interface import Output, Relayed, Taps
 from .drafters.mtp_network import H_NEXTN, MtpHead, hidden_rows
@@ -46,8 +47,7 @@ _NONE: Taps = frozenset()
 BlockBuilder = Callable[["Weights", Layout], Block]
 
 
-@dataclass(frozen=True, slots=True)
-class Share:
+class Share(Struct, frozen=True):
     """What one of several ranks holds of a model."""
 
     blocks: range

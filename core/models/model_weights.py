@@ -7,10 +7,11 @@ is refused with the whole list before anything is repacked; then against a backe
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import numpy as np
+from msgspec import Struct, field
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from ..backend.interface import Backend, PlannedSteps, Working
@@ -60,8 +61,7 @@ class Inventory:
         return Demand(model, matrix_bytes + self.vector_bytes, stored)
 
 
-@dataclass(frozen=True, slots=True)
-class Demand:
+class Demand(Struct, frozen=True):
     """What a model will take, known before its weights are read."""
 
     model: Model  # without weights
@@ -108,8 +108,7 @@ class Reporting:
         return self.backend.vector(values)
 
 
-@dataclass(slots=True)
-class Findings:
+class Findings(Struct):
     missing: list[str] = field(default_factory=list)
     misshapen: list[str] = field(default_factory=list)
     used: set[str] = field(default_factory=set)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from ..backend.layers import RopePairs, RotaryPositions
@@ -18,8 +19,7 @@ if TYPE_CHECKING:
     from .model_weights import Weights
 
 
-@dataclass(frozen=True, slots=True)
-class RopeSpec:
+class RopeSpec(Struct, frozen=True):
     """Where the numbers of one kind of layers come from."""
 
     suffix: str = ""  # of the keys, which fall back on those without a suffix

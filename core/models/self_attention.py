@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from ..backend.layers import Attention, KvShape, KvSource, Norm, QueryGrowth, RotaryPositions
 from ..errors import ModelError
@@ -16,8 +17,7 @@ if TYPE_CHECKING:
     from .model_weights import Weights
 
 
-@dataclass(frozen=True, slots=True)
-class AttentionTraits:
+class AttentionTraits(Struct, frozen=True):
     """What families do differently."""
 
     head_norms: bool | None = False  # of q and k; None: where a block has them

@@ -7,8 +7,9 @@ it decides how much room is left for contexts.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from ..backend.interface import Backend
 from ..backend.layers import SplitShape, StateShape
@@ -22,8 +23,7 @@ _ROUNDS: Final = 60  # of bisection
 _MOST: Final = 1e9  # of what a device has
 
 
-@dataclass(frozen=True, slots=True)
-class Weighed:
+class Weighed(Struct, frozen=True):
     """A block of a model, or its ends: what it takes on a device."""
 
     weights: int

@@ -7,8 +7,9 @@ may start a line. Refused: references to tokens (`<think>`), which are no text.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Final, TypeAlias
+
+from msgspec import Struct
 
 from ..errors import ConfigError
 
@@ -37,28 +38,23 @@ _ESCAPES: Final = {"n": "\n", "r": "\r", "t": "\t", **{char: char for char in '\
 _REPEATS: Final = {"*": (0, None), "+": (1, None), "?": (0, 1)}
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Chars:
+class Chars(Struct, frozen=True, eq=False):
     ranges: Ranges
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Name:
+class Name(Struct, frozen=True, eq=False):
     name: str
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Concatenation:
+class Concatenation(Struct, frozen=True, eq=False):
     parts: tuple[Node, ...]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Choice:
+class Choice(Struct, frozen=True, eq=False):
     parts: tuple[Node, ...]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Repeat:
+class Repeat(Struct, frozen=True, eq=False):
     part: Node
     low: int
     high: int | None

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import force_setattr
 
 from ..errors import ConfigError
 from .order import DEFAULT_ORDER, check_order
@@ -19,8 +21,7 @@ _INF: Final = math.inf
 Biases = tuple[tuple[int, float], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class SamplingParams:
+class SamplingParams(Struct, frozen=True):
     """Validated once, here; every later reader may trust the ranges. Defaults are llama.cpp's.
 
     The penalties and DRY look at the prompt too. A probability is always that among the
@@ -59,8 +60,8 @@ class SamplingParams:
     def __post_init__(self) -> None:
         # Lists, as JSON has them, become tuples: parameters are keys of a cache.
         for name in ("dry_sequence_breakers", "samplers"):
-            object.__setattr__(self, name, tuple(getattr(self, name)))
-        object.__setattr__(self, "logit_bias", tuple(map(tuple, self.logit_bias)))
+            force_setattr(self, name, tuple(getattr(self, name)))
+        force_setattr(self, "logit_bias", tuple(map(tuple, self.logit_bias)))
         _check_old_four(self)
         for name, (low, high) in _INTEGERS.items():
             _check_integer(name, getattr(self, name), low, high)

@@ -10,8 +10,9 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
+
+from msgspec import Struct
 
 from ..errors import NextnError
 from ..tokenizer import ChatTemplate, Tokenizer
@@ -38,8 +39,7 @@ from .tools import Tools, read_tools
 CONTINUES: Final = "continue_final_message"
 
 
-@dataclass(frozen=True, slots=True)
-class ChatPrompt:
+class ChatPrompt(Struct, frozen=True):
     text: str
     tools: Tools
     calls: CallStyle | None  # how the reply will call them; None: it cannot

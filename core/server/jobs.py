@@ -8,8 +8,9 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Sequence as Tokens
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from ..errors import NextnError
 from ..generation import CANCELLED, ERROR, LIMIT, NO_TOKEN, Event, GenerateParams, Stats
@@ -25,8 +26,7 @@ if TYPE_CHECKING:
 NO_SLOT = -1
 
 
-@dataclass(eq=False, slots=True)
-class Job:
+class Job(Struct, eq=False):
     """Made in the loop's thread; after `Worker.submit` only the engine's thread writes to it."""
 
     prompt: Tokens[int]

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Any
 
+from msgspec import to_builtins
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -126,7 +126,7 @@ def select(result: dict[str, Any], only: tuple[str, ...]) -> dict[str, Any]:
 def settings_of(service: Service, parsed: ParsedRequest) -> dict[str, Any]:
     """Returns the settings of a request under llama.cpp's names."""
     params = parsed.params
-    sampling = asdict(params.sampling)
+    sampling: dict[str, Any] = to_builtins(params.sampling)
     sampling["logit_bias"] = [
         {"token": token, "bias": bias} for token, bias in params.sampling.logit_bias
     ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from ..generation import GenerateParams
 from .jobs import NO_SLOT, Job
@@ -14,8 +14,7 @@ from .service import Service
 from .thread_bridge import Mailbox
 
 
-@dataclass(slots=True)
-class ParsedRequest:
+class ParsedRequest(Struct):
     prompts: list[list[int]]
     params: GenerateParams
     n: int = 1  # sequences for each prompt

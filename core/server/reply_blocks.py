@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import secrets
 from abc import abstractmethod
-from dataclasses import dataclass, field
 from typing import Any, Final
+
+from msgspec import Struct, field
 
 from .answer import Answer
 from .chat_prompt import ChatPrompt
@@ -17,8 +18,7 @@ from .thread_bridge import Progress
 _KINDS: Final = {CONTENT: CONTENT, REASONING: REASONING, CALL: CALL, ARGUMENTS: CALL}
 
 
-@dataclass(slots=True)
-class ReplyBlock:
+class ReplyBlock(Struct):
     kind: str  # CONTENT, REASONING or CALL
     place: int
     name: str = ""  # of the tool

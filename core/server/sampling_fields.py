@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable
-from dataclasses import fields, replace
 from typing import Any, Final
 
 import msgspec
+from msgspec.structs import fields, replace
 
 from ..errors import ConfigError
 from ..generation import GenerateParams

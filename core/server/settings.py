@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import ipaddress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal, get_args
+
+from msgspec import Struct, field
 
 from ..errors import ConfigError
 from ..sampling.params import SamplingParams
@@ -18,8 +19,7 @@ REASONING_FORMATS: Final = get_args(ReasoningFormat)
 _LOCAL_NAMES: Final = ("localhost", "localhost.localdomain")
 
 
-@dataclass(frozen=True, slots=True)
-class ServerSettings:
+class ServerSettings(Struct, frozen=True):
     host: str = LOCALHOST
     api_keys: tuple[str, ...] = ()
     is_open: bool = False  # may be reached from elsewhere without a key

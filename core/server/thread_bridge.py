@@ -6,14 +6,16 @@ there is, with one wake-up for all events of a step, and sending is never waited
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections import deque
 from collections.abc import Callable
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ..generation import Event
 from .api_errors import ApiError
+
+if TYPE_CHECKING:
+    import asyncio
 
 # Where the model's threads use all cores, the loop would be served last by the system, and stop
 # them in the middle of a step. So it has the machine first, for as long as it usually takes.
@@ -55,6 +57,8 @@ class Mailbox:
 
     async def take(self) -> list[tuple[int, Item]]:
         """Returns all items; waits for one if there are none."""
+        import asyncio  # here: see `worker`
+
         while not self._items:
             self._waiter = asyncio.get_running_loop().create_future()
             try:
@@ -119,6 +123,8 @@ class ReloadWaiters:
         self._waiting: list[asyncio.Future[None]] = []
 
     async def wait(self) -> None:
+        import asyncio
+
         waker = asyncio.get_running_loop().create_future()
         self._waiting.append(waker)
         await waker

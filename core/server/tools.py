@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any, Final
+
+from msgspec import Struct, field
 
 from .reply import CallStyle
 from .reply.styles import BARE, LISTED
@@ -28,8 +29,7 @@ _MARKED: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Tools:
+class Tools(Struct, frozen=True):
     given: tuple[dict[str, Any], ...] = ()
     choice: str = AUTO
     name: str = ""  # of the one that has to be called

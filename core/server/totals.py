@@ -4,8 +4,9 @@ engine's thread alone."""
 from __future__ import annotations
 
 from bisect import bisect_left
-from dataclasses import dataclass, field
 from typing import Final
+
+from msgspec import Struct, field
 
 from ..generation import SourceStats, Stats
 
@@ -28,8 +29,7 @@ class Histogram:
         return sum(self.counts)
 
 
-@dataclass(slots=True)
-class Totals:
+class Totals(Struct):
     prompt_n: int = 0  # prompt tokens that were run, without `cached_n`
     cached_n: int = 0
     prompt_ms: float = 0.0

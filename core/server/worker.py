@@ -1,23 +1,25 @@
 """`Worker`: the thread that owns the engine. Requests go in as works, events come out in mailboxes.
 
 The event loop never waits for the engine, nor the engine for a client: commands go through a
-queue, and the events of a step return through `Texts` and a `Crossing`.
+queue, and the events of a step return through mailboxes and a `ThreadBridge`.
+
+`asyncio` is imported where it is used: library calls that wait in threads start sooner without it.
 """
 
 from __future__ import annotations
 
-import asyncio
 import concurrent.futures
 import gc
 import logging
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from logging import DEBUG
 from queue import SimpleQueue
 from threading import Event, Thread, current_thread
 from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from msgspec import Struct, field
 
 from ..errors import DeviceError, NextnError
 from ..generation import CANCELLED, NO_TOKEN
@@ -28,6 +30,8 @@ from .thread_bridge import Mailbox, Ping, ReloadWaiters, ThreadBridge
 from .totals import Totals
 
 if TYPE_CHECKING:
+    import asyncio
+
     from ..engine.engine import Engine
     from ..runtime import Runtime
     from ..tokenizer import ChatTemplate
@@ -41,8 +45,7 @@ _log: Final = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class Loaded:
+class Loaded(Struct, frozen=True):
     """A loaded model: what the engine's thread serves."""
 
     runtime: Runtime
@@ -80,6 +83,8 @@ class Worker:
     def start(self, on_change: Callable[[], None]) -> None:
         """Called in the loop, where `on_change` is called after the engine's thread has changed
         `state`; perhaps twice for one change."""
+        import asyncio
+
         loop = asyncio.get_running_loop()
         self._bridge.loop, self._on_change = loop, on_change
         self.begin()
@@ -157,6 +162,8 @@ class Worker:
 
     async def call(self, function: Callable[[Engine], T]) -> T:
         """Returns the result of `function`, which the engine's thread calls between two steps."""
+        import asyncio
+
         return await asyncio.wrap_future(self.ask(function))
 
     def ask(self, function: Callable[[Engine], T]) -> concurrent.futures.Future[T]:
@@ -197,6 +204,8 @@ class Worker:
 
     async def drain(self, seconds: float) -> None:
         """Refuses new requests, waits up to `seconds` for open ones, and fails what is left."""
+        import asyncio
+
         if self.state == READY:
             self.state = DRAINING
         end = time.perf_counter() + seconds

@@ -6,8 +6,9 @@ Imports nothing heavy, on purpose: the command line reads it before anything els
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from ..errors import ConfigError
 
@@ -22,8 +23,7 @@ DELTA: Final = 0.6
 _ALWAYS: Final = "always"
 
 
-@dataclass(frozen=True, slots=True)
-class Acceptance:
+class Acceptance(Struct, frozen=True):
     mode: str = MATCH
     top_n: int = TOP_N  # relaxed: of the best so many
     delta: float = DELTA  # relaxed: no less probable than the best by more than this

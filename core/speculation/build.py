@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from ..errors import ConfigError
 from ..gguf.printable import printable_path

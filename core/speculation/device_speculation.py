@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Final, NamedTuple
+
+from msgspec import Struct, field
 
 from ..backend.interface.device_loop import DeviceDrafter, DraftLimit
 from ..backend.layers import Floats
@@ -19,8 +20,7 @@ from .rounds import Round
 NO_LIMIT: Final = DraftLimit()  # nothing is drafted
 
 
-@dataclass(frozen=True, slots=True)
-class RoundPlan:
+class RoundPlan(Struct, frozen=True):
     """The decisions for one round; `settle` gets them back with its outcome."""
 
     drafts: bool  # the drafter takes part, and reads on even where it drafts nothing

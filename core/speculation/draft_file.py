@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
+
+from msgspec import Struct
 
 from ..errors import ConfigError, ModelError
 from ..gguf.checks import check_vocabulary
@@ -46,8 +47,7 @@ WHAT: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class DraftFile:
+class DraftFile(Struct, frozen=True):
     file: GgufFile
     drafter: str  # that it is for
     has_tokens: bool

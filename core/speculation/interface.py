@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
+
+from msgspec import Struct, field
 
 from ..backend.interface import HostOutput, Taps
 from ..backend.step import Step
@@ -53,8 +54,7 @@ class DraftRequest(NamedTuple):
     sources: frozenset[str] = ALL_SOURCES  # the drafters that may draft; empty: all
 
 
-@dataclass(slots=True)
-class Draft:
+class Draft(Struct):
     tokens: list[int] = field(default_factory=list)  # empty: no draft
     sources: list[str] = field(default_factory=list)  # the drafter of each token
     ms: dict[str, float] = field(default_factory=dict)  # what drafting took, by source

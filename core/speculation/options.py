@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Final
+
+from msgspec import Struct, field
+from msgspec.structs import force_setattr
 
 from ..errors import ConfigError
 from .acceptance import MATCH, SYNTHETIC, Acceptance, parse_accept
@@ -58,8 +60,7 @@ CORPUS_BUDGET: Final = 1024  # MiB
 MAX_CORPUS_BUDGET: Final = 40 << 10  # MiB: places in a corpus have 32 bits
 
 
-@dataclass(frozen=True, slots=True)
-class NgramSizes:
+class NgramSizes(Struct, frozen=True):
     """Of ngram-simple and the two maps."""
 
     size_n: int = 12  # tokens that have to match
@@ -67,15 +68,13 @@ class NgramSizes:
     min_hits: int = 1  # times that a match has been seen before it is used
 
 
-@dataclass(frozen=True, slots=True)
-class NgramModSizes:
+class NgramModSizes(Struct, frozen=True):
     n_match: int = 24
     n_min: int = 48  # shorter drafts are not offered
     n_max: int = 64
 
 
-@dataclass(frozen=True, slots=True)
-class SuffixSizes:
+class SuffixSizes(Struct, frozen=True):
     n_match: int = 1  # tokens that have to match
     n_max: int = 64  # tokens of a draft
 
@@ -85,8 +84,7 @@ class SuffixSizes:
 AUTO_MOD: Final = NgramModSizes(n_match=6, n_min=1, n_max=64)
 
 
-@dataclass(frozen=True, slots=True)
-class SpecOptions:
+class SpecOptions(Struct, frozen=True):
     """Validated once, here; every later reader may trust the ranges."""
 
     types: tuple[str, ...] = (AUTO,)  # none, auto, or names of `DRAFTERS`
@@ -112,7 +110,7 @@ class SpecOptions:
     synth_rates: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "types", parse_types(self.types))
+        force_setattr(self, "types", parse_types(self.types))
         _check_range("spec-draft-n-max", self.draft_n_max or 0, 0, MAX_DRAFT)
         _check_range("spec-draft-n-min", self.draft_n_min, 0, MAX_DRAFT)
         _check_range("spec-mtp-prefill", self.mtp_prefill, -1, None)

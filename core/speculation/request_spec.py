@@ -6,8 +6,10 @@ Imports nothing heavy, on purpose: a request is checked with it before anything 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
+
+from msgspec import Struct
+from msgspec.structs import force_setattr
 
 from ..errors import ConfigError
 from .acceptance import RATIO, parse_accept
@@ -19,8 +21,7 @@ if TYPE_CHECKING:
 PREDICTION: Final = "prediction"  # drafts from the text that a request expects
 
 
-@dataclass(frozen=True, slots=True)
-class RequestSpec:
+class RequestSpec(Struct, frozen=True):
     """The defaults leave everything as the engine is set up."""
 
     types: tuple[str, ...] = ()  # only these draft; (): all that are loaded
@@ -33,7 +34,7 @@ class RequestSpec:
     def __post_init__(self) -> None:
         if self.types:
             types = parse_types(self.types)
-            object.__setattr__(self, "types", () if types == (AUTO,) else types)
+            force_setattr(self, "types", () if types == (AUTO,) else types)
         for name, value in (("n_max", self.n_max or 0), ("n_min", self.n_min)):
             if not 0 <= value <= MAX_DRAFT:
                 raise ConfigError(f"{name} must be between 0 and {MAX_DRAFT}, got {value}")

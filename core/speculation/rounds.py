@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from msgspec import Struct
 
 if TYPE_CHECKING:
     from .interface import Draft
@@ -32,8 +33,7 @@ class PlanRequest(NamedTuple):
     networks: Sequence[NetworkOffer] = ()
 
 
-@dataclass(slots=True)
-class DraftPlan:
+class DraftPlan(Struct):
     """What to draft for one request.
 
     Without a network: the first `n_cheap` tokens of `request.cheap[cheap]`. With one: it drafts
@@ -49,8 +49,7 @@ class DraftPlan:
     is_trial: bool = False  # a probe of a network that is not in use
 
 
-@dataclass(slots=True)
-class Round:
+class Round(Struct):
     """The decisions for one step. The same object comes back with what became of them, perhaps
     after later rounds were planned."""
 

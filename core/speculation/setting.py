@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from .options import SpecOptions
 
@@ -15,15 +16,13 @@ if TYPE_CHECKING:
     from .token_counts import TokenCounts
 
 
-@dataclass(frozen=True, slots=True)
-class LoadedModel:
+class LoadedModel(Struct, frozen=True):
     file: GgufFile
     model: Model
     tokenizer: Tokenizer
 
 
-@dataclass(frozen=True, slots=True)
-class Setting:
+class Setting(Struct, frozen=True):
     """What a drafter can be made from."""
 
     options: SpecOptions

@@ -5,7 +5,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from msgspec import Struct
+from msgspec.structs import replace
 
 from ..backend.interface import Backend, Working
 from ..backend.layers import StateShape
@@ -18,8 +19,7 @@ _GIB = 1 << 30
 _NOTHING = Working()
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryBudget:
+class MemoryBudget(Struct, frozen=True):
     sizes: StateSizes
     weights: int  # bytes
     page_bytes: int

@@ -11,10 +11,10 @@ text can be continued where as many pages before that place are there as a windo
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 
 import numpy as np
+from msgspec import Struct, field
 
 from ..backend.step import Ints
 from .pages import PagePool, PageTable
@@ -23,8 +23,7 @@ from .windowed_table import GONE
 from .windows import WindowedPages
 
 
-@dataclass(eq=False, slots=True)
-class Node:
+class Node(Struct, eq=False):
     """One cached page."""
 
     start: int  # tokens before it
@@ -43,8 +42,7 @@ class Node:
         del self.checkpoints[checkpoint.position]
 
 
-@dataclass(frozen=True, slots=True)
-class PrefixMatch:
+class PrefixMatch(Struct, frozen=True):
     """The longest cached beginning of a text."""
 
     nodes: list[Node]  # in order; of the last one perhaps not all cells

@@ -8,10 +8,11 @@ continue from each. It has no request and no sampler: nothing is left to be gene
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from ..backend.interface import SlotImage
 from ..errors import ConfigError, FileFormatError
@@ -27,8 +28,7 @@ _CARRY: Final = "carry."
 _OTHER: Final = "drafter."
 
 
-@dataclass(frozen=True, slots=True)
-class Origin:
+class Origin(Struct, frozen=True):
     """Where a snapshot can be used: only where all of this is the same."""
 
     model: str
@@ -44,8 +44,7 @@ class Origin:
                 )
 
 
-@dataclass(frozen=True, slots=True)
-class PrefixExport:
+class PrefixExport(Struct, frozen=True):
     """As the engine's thread takes and gives them; becoming one snapshot takes longer."""
 
     last: SequenceSnapshot  # pages, and the state at their end

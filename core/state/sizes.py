@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from ..errors import ConfigError
 
@@ -16,8 +18,7 @@ PREFILL_CHUNK: Final = 256
 MAX_LAG: Final = 256  # rows that a drafter over hidden rows may be behind the target
 
 
-@dataclass(frozen=True, slots=True)
-class StateSizes:
+class StateSizes(Struct, frozen=True):
     n_ctx: int  # tokens of one sequence
     n_slots: int = 1  # sequences at once
     n_checkpoints: int = 0  # states kept for prompts that begin alike; recurrent models only

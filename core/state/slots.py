@@ -7,12 +7,12 @@ Only models with recurrent layers need any: KV pages can be cut at every token, 
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import dataclass, field
 from typing import Any
 
+from msgspec import Struct, field
 
-@dataclass(eq=False, slots=True)
-class Checkpoint:
+
+class Checkpoint(Struct, eq=False):
     position: int  # tokens that it has seen
     slot: int
     n_pending_accepted: int  # pending factors of the slot that belong to those tokens

@@ -17,12 +17,12 @@ import math
 import os
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 import numpy as np
+from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from ..backend.interface import SlotImage
@@ -44,8 +44,7 @@ _DTYPES: Final = {
 _COUNTS: Final = ("window", "n_prompt", "n_cells", "n_pending_accepted")
 
 
-@dataclass(frozen=True, slots=True)
-class SequenceSnapshot:
+class SequenceSnapshot(Struct, frozen=True):
     model: str  # `model_fingerprint` of the file it ran on
     backend: str  # that wrote `image`
     window: int

@@ -8,11 +8,11 @@ and of the pending recurrent factors only the first `replay` hold.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Final, NamedTuple
 
 import numpy as np
+from msgspec import Struct, field
 
 from ..backend.interface import Backend, SlotImage, State, StateRoom
 from ..backend.interface.device_loop import PageTables
@@ -29,8 +29,7 @@ from .windows import StateBytes, WindowedPages, state_bytes_each
 _NOTHING: Final[dict[str, bytes]] = {}
 
 
-@dataclass(eq=False, slots=True)
-class SequenceState:
+class SequenceState(Struct, eq=False):
     slot: int
     table: PageTable
     window: int

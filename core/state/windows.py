@@ -7,8 +7,9 @@ share them, and keep what the largest window among them needs.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
+
+from msgspec import Struct
 
 from .sizes import MAX_LAG, PREFILL_CHUNK, StateSizes
 
@@ -19,8 +20,7 @@ if TYPE_CHECKING:
 _DRAFTS: Final = 4  # longest drafts for which cells may be reserved at once: rounds run ahead
 
 
-@dataclass(frozen=True, slots=True)
-class WindowedPages:
+class WindowedPages(Struct, frozen=True):
     """Of a state with windowed layers."""
 
     page_len: int

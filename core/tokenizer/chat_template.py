@@ -6,8 +6,9 @@ Rendering happens in another process (`template_client`): a template is untruste
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from ..errors import ConfigError, TemplateError
 from .harmony import fit_messages, fit_tools, wants_thinking, without_return
@@ -32,8 +33,7 @@ _RESERVED = frozenset(
 )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class ChatTemplate:
+class ChatTemplate(Struct, frozen=True):
     source: str
 
     def render(

@@ -10,13 +10,13 @@ ASCII (gpt-4o, tekken), neither do we. `tests/core/tokenizer/test_peer.py` compa
 from __future__ import annotations
 
 import difflib
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from ..errors import ModelError
 
 
-@dataclass(frozen=True, slots=True)
-class PreTokenizer:
+class PreTokenizer(Struct, frozen=True):
     """The cuts of one name, and the flags that llama.cpp ties to it."""
 
     patterns: tuple[str, ...]

@@ -7,11 +7,11 @@ many files have them wrong. Nothing here knows how text becomes tokens.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from msgspec import Struct
 
 from ..errors import FileFormatError
 
@@ -64,8 +64,7 @@ _ENDING_FIM = ("fim_pad", "fim_rep", "fim_sep")
 _ALWAYS_SHOWN = ("<|channel|>", "<|message|>", "<|start|>", "<|constrain|>")  # gpt-oss
 
 
-@dataclass(frozen=True, slots=True)
-class Vocabulary:
+class Vocabulary(Struct, frozen=True):
     tokens: list[str]
     index: dict[str, int]
     kinds: bytearray  # one Kind per token

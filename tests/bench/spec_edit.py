@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import statistics
-from dataclasses import replace
 from functools import partial
+
+from msgspec.structs import replace
 
 import nextn.core
 from nextn.core import nano

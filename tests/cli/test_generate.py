@@ -9,11 +9,11 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import to_builtins
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 GENERATE = ("generate", "-m", "m.gguf")
@@ -185,7 +185,7 @@ def test_defaults_are_those_of_the_library(spec: Run) -> None:
 
     request = asked(spec(*GENERATE, "-s", "0", "hi", script={"echo": True}))
     assert request["load"] == DEFAULTS
-    assert request["params"] == json.loads(json.dumps(asdict(GenerateParams())))
+    assert request["params"] == json.loads(json.dumps(to_builtins(GenerateParams())))
 
 
 @pytest.mark.parametrize("args", [(), ("-s", "-1")])

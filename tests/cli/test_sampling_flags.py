@@ -6,11 +6,11 @@ import json
 import math
 import subprocess
 from collections.abc import Callable
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import fields
 
 from nextn.cli.app import run
 from nextn.core.sampling.params import SamplingParams

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import subprocess
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import to_builtins
+from msgspec.structs import replace
 from support.recommending import recommending
 from support.serving import SETTINGS, Server, running
 
@@ -48,7 +49,7 @@ def test_flags_then_the_file_then_ours(
     script = {"echo": True, "recommended_sampling": FILE, "template": TEMPLATE}
     done = spec("generate", "-m", "m.gguf", "-s", "0", *flags.split(), *chat, "hi", script=script)
     assert done.returncode == 0, done.stderr
-    expected = json.loads(json.dumps(asdict(OURS))) | FILE | changed
+    expected = json.loads(json.dumps(to_builtins(OURS))) | FILE | changed
     assert json.loads(done.stdout)["params"]["sampling"] == expected
 
 

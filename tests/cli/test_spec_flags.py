@@ -5,17 +5,18 @@ from __future__ import annotations
 import json
 import subprocess
 from collections.abc import Callable
-from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import to_builtins
+from msgspec.structs import fields
 
 from nextn.core.speculation.options import SpecOptions
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 GENERATE = ("generate", "-m", "m.gguf")
-DEFAULT = asdict(SpecOptions())
+DEFAULT = to_builtins(SpecOptions())
 # One flag per line, its option (and the size within it), and what it comes to.
 FLAGS: list[tuple[str, str, Any]] = [
     ("--spec-type ngram-cache", "types", ["ngram-cache"]),

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from msgspec import structs
 from numpy.typing import NDArray
 from shim.launcher import HostLauncher
 from shim.machine import HostMachine, Machine
@@ -79,7 +80,7 @@ def scene(seed: int, n_sequences: int = 5, *, short: bool = False) -> Scene:
         np.sort(rng.choice(n_vocab, 90, replace=False)).astype(np.int32) if short else None
     )
     params = [
-        replace(SURE[int(rng.integers(len(SURE)))], seed=sequence)
+        structs.replace(SURE[int(rng.integers(len(SURE)))], seed=sequence)
         for sequence in range(n_sequences)
     ]
     fresh_row = 0

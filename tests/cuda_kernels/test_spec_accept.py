@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, Final, cast
 
 import numpy as np
 import pytest
+from msgspec import structs
 from shim.launcher import HostLauncher
 from shim.machine import Machine
 from support.device_sequences import Ints, call, ints, new_records, new_sequences, verify_rows
@@ -227,7 +228,7 @@ def test_coins_are_those_of_the_engine(machine: Machine) -> None:
         call(machine, verify_begin, r.sequences, 6, r.rows)
         state, picked = r.sequences.table[Field.STATE].copy(), r.picks()
         seeded = [
-            replace(text.sequence.params.sampling, seed=sequence)
+            structs.replace(text.sequence.params.sampling, seed=sequence)
             for sequence, text in enumerate(r.texts)
         ]
         for sequence, text in enumerate(r.texts):

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from support.real_model import prompts, smollm2
 from support.scripted import drain
 from support.thoroughness import COVERS_ALL, share

@@ -4,11 +4,11 @@ them."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
 import numpy as np
+from msgspec.structs import replace
 
 from ....core.errors import ModelError
 from ....core.gguf.printable import printable

@@ -7,10 +7,10 @@ another (`transformer_layer_config`, of the library `speculators`).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+from msgspec import Struct
 
 from ....core.errors import ModelError
 from ....core.gguf.printable import printable
@@ -28,8 +28,7 @@ _OUTER: Final = ("architectures", "tie_word_embeddings")  # of the whole drafter
 Matrices = dict[str, "StoredMatrix"]  # by the one spelling of names
 
 
-@dataclass(slots=True)
-class DraftSource:
+class DraftSource(Struct):
     """A drafter's checkpoint on its way: what the functions of a layout look at."""
 
     raw: Mapping[str, Any]  # config.json
@@ -42,8 +41,7 @@ Chooser = Callable[[DraftSource, Matrices], Matrices]
 DraftKeys = Callable[[DraftSource, "ModelSizes", "Mapping[str, OutputTensor]"], Keys]
 
 
-@dataclass(frozen=True, slots=True)
-class DraftLayout:
+class DraftLayout(Struct, frozen=True):
     """`family` has names, orders and rope; the functions here what takes more than one tensor."""
 
     words: str  # "an EAGLE3 drafter"

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
+
+from msgspec import Struct
 
 from ....core.errors import ConfigError, ModelError
 from ....core.gguf.encode import exact_types
@@ -121,8 +122,7 @@ def _mask(source: DraftSource) -> int | None:
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class _Planned:
+class _Planned(Struct, frozen=True):
     label: str
     keys: dict[str, Any]
     planned: Mapping[str, OutputTensor]

@@ -9,8 +9,9 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from ....core.errors import FileFormatError
 from ....core.tokenizer.vocabulary import Kind
@@ -21,8 +22,7 @@ MAX_PIECES: Final = 1 << 24
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 
 
-@dataclass(frozen=True, slots=True)
-class SentencePieceProto:
+class SentencePieceProto(Struct, frozen=True):
     pieces: list[TokenPiece]
     algorithm: int
     adds_space: bool

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 
-@dataclass(frozen=True, slots=True)
-class TokenizerTraits:
+class TokenizerTraits(Struct, frozen=True):
     model: str = ""  # tokenizer.ggml.model, where it is another one than the files look like
     pre: str = ""  # of several names for the same cuts, and where no file has the cuts
     # Texts of special tokens by their names in `special_keys`: more than a checkpoint names.

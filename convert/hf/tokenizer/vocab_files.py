@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct, field
 
 from ....core.errors import FileFormatError
 from ....core.gguf.printable import printable
@@ -19,16 +20,14 @@ _SCORED = ("llama", "gemma4")
 TokenPiece = tuple[str, int, float]  # text, kind, score
 
 
-@dataclass(frozen=True, slots=True)
-class AddedToken:
+class AddedToken(Struct, frozen=True):
     """A token beside the model's own."""
 
     text: str
     special: bool
 
 
-@dataclass(slots=True)
-class TokenizerFiles:
+class TokenizerFiles(Struct):
     label: str
     definition: dict[str, Any]  # tokenizer.json, {} where there is none
     settings: dict[str, Any]  # tokenizer_config.json
@@ -97,8 +96,7 @@ def _flattened(part: Any) -> Iterator[Any]:
         yield part
 
 
-@dataclass(slots=True)
-class CheckpointVocab:
+class CheckpointVocab(Struct):
     """A vocabulary before it is written: tokens, kinds, and merges or scores."""
 
     model: str  # tokenizer.ggml.model

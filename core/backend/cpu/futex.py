@@ -10,8 +10,9 @@ import ctypes
 import platform
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Final
+
+from msgspec import Struct
 
 from .emit import I32, I64, POINTER, VOID, Emitter, Value
 
@@ -30,8 +31,7 @@ _ULOCK, _ULOCK_ALL = 1, 0x101
 _TIMED_WAIT_US = 200  # where a system offers nothing better
 
 
-@dataclass(frozen=True, slots=True)
-class Futex:
+class Futex(Struct, frozen=True):
     """One way to sleep. `symbols` are external functions, as `name: address`."""
 
     name: str

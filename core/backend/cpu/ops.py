@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import cache, partial
 
 import numpy as np
+from msgspec.structs import replace
 
 from ...errors import ConfigError
 from ..interface import MAXIMA_BLOCK

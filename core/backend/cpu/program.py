@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from .formats.tile_format import Record
@@ -18,8 +19,7 @@ from .team import Program
 Words = NDArray[np.int64]
 
 
-@dataclass(slots=True)
-class ProgramEntry:
+class ProgramEntry(Struct):
     kernel: str
     arguments: Words
     meet: bool

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from ...errors import ConfigError
@@ -19,8 +19,7 @@ from .kernels.cells_latent import LatentKeys, LatentValues, padded_width
 from .memory import aligned
 
 
-@dataclass(slots=True)
-class TiledKvLayer:
+class TiledKvLayer(Struct):
     """Pages as their types lay them out, see kernels/cells.py."""
 
     keys: NDArray[Any]  # (pages, Hkv, …)
@@ -29,8 +28,7 @@ class TiledKvLayer:
     value_cells: Values
 
 
-@dataclass(slots=True)
-class TiledDeltaLayer:
+class TiledDeltaLayer(Struct):
     states: NDArray[np.float32]  # (slots, Hv, Dv / 16, Dk, 16)
     ring: NDArray[np.float32]  # (slots, kernel - 1 + window, channels) raw convolution inputs
     keys: NDArray[np.float32]  # (slots, Hk, window, Dk) factors of the last window

@@ -5,10 +5,10 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from ..layers import Floats, MatrixPart
@@ -22,8 +22,7 @@ from .simd import Simd
 PIECE_BYTES = 1 << 20  # of the file, reordered at a time: stays in the second-level cache
 
 
-@dataclass(frozen=True, slots=True)
-class TileMatrix:
+class TileMatrix(Struct, frozen=True):
     """One stored matrix, or a stack of experts."""
 
     form: CpuTileFormat
@@ -56,8 +55,7 @@ class Store(Protocol):
     def take(self, n_bytes: int) -> Bytes: ...
 
 
-@dataclass(frozen=True, slots=True)
-class CpuMatrix:
+class CpuMatrix(Struct, frozen=True):
     """Parts whose outputs lie side by side."""
 
     parts: tuple[TileMatrix, ...]

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
+
+from msgspec import Struct
 
 from ....cuda_kernels.cache import CubinCache, default_folder
 from ....cuda_kernels.compile import (
@@ -72,8 +73,7 @@ def check_architecture(arch: int) -> None:
         raise ConfigError(f"--arch {arch}: {why}; choose of {known} (compute capability times ten)")
 
 
-@dataclass(frozen=True, slots=True)
-class Compiled:
+class Compiled(Struct, frozen=True):
     n_sources: int  # that were not in the cache
     seconds: float
     folder: Path

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from ....cuda_kernels.attention import (
     AttentionHeads,
@@ -43,16 +44,14 @@ from .step_memory import StepLimits, rounded_up
 from .step_sizes import context_bucket
 
 
-@dataclass(frozen=True, slots=True)
-class AttentionLayer:
+class AttentionLayer(Struct, frozen=True):
     heads: AttentionHeads
     cache: KvPages
     preparation: Preparation
     sinks: Array | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class AttendedRows:
+class AttendedRows(Struct, frozen=True):
     """Rows of a step, or of a piece of a prompt."""
 
     qkv: Array | None
@@ -225,10 +224,11 @@ class Attender:
             value_scale=a.value_scale,
         )
         norms = (_head_norm(norm) for norm in (a.q_norm, a.k_norm, a.v_norm))
-        what = Preparation(a.scale, self._rope(a.rope), *norms)
         growth = a.growth or QueryGrowth(0.0, 1)
-        what = replace(
-            what,
+        what = Preparation(
+            a.scale,
+            self._rope(a.rope),
+            *norms,
             norms_turned=a.norms_turned,
             growth=growth.factor,
             trained=growth.trained,

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import NamedTuple
+
+from msgspec import Struct
 
 from ....cuda_kernels import embed as tables
 from ....cuda_kernels import qmm
@@ -50,8 +51,7 @@ class GatheredRows(NamedTuple):
     which: Array  # int32
 
 
-@dataclass(slots=True)
-class LazyEmbedding:
+class LazyEmbedding(Struct):
     """Rows of a table, which are made unless the next norm looks them up."""
 
     table: CudaMatrix
@@ -66,8 +66,7 @@ class LogitsWithMax(NamedTuple):
     maxima: Array
 
 
-@dataclass(slots=True)
-class PendingSum:
+class PendingSum(Struct):
     """Rows to which parts (T, n, width) are still to be added: the next norm does it."""
 
     rows: Array | None  # None: the sum of the parts alone

@@ -10,11 +10,11 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
+from msgspec import Struct, field
 
 from ....cuda_kernels.spec_accept import (
     MAX_SEQUENCES,
@@ -53,8 +53,7 @@ _NAP: Final = 20e-6  # seconds
 _CHECK_AFTER: Final = 2000  # naps, after which the device is checked for still working
 
 
-@dataclass(slots=True)
-class _Session:
+class _Session(Struct):
     memory: RoundMemory
     drafts: bool
     undrafted: UndraftedRounds

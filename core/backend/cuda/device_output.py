@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from ....cuda_kernels.kernel import Array
 from ..interface import HostOutput
@@ -11,8 +12,7 @@ from ..layers import Floats
 from .device_contract import Device
 
 
-@dataclass(frozen=True, slots=True)
-class Made:
+class Made(Struct, frozen=True):
     """In memory that nothing but the next run of the same forward pass writes to."""
 
     logits: Array  # or, of part of a model, the rows that leave it

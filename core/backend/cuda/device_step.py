@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-
 import numpy as np
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from ....cuda_kernels.attention import AttentionStep
 from ....cuda_kernels.gdn_layout import GdnSequences
@@ -17,8 +17,7 @@ from .step_memory import MOST_REPEATED
 from .step_sizes import context_bucket, row_bucket
 
 
-@dataclass(frozen=True, slots=True)
-class StepKey:
+class StepKey(Struct, frozen=True):
     """What launches depend on: steps with one key differ in the contents of arrays alone."""
 
     n_rows: int
@@ -47,8 +46,7 @@ class StepKey:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceStep(Step):
+class DeviceStep(Step, frozen=True):
     """Looks to models like the step that it was made of."""
 
     key: StepKey | None = None

@@ -8,11 +8,12 @@ before. What comes back is the drafts.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from ....cuda_kernels.draft_pick import DraftHead, draft_pick
 from ....cuda_kernels.head_pick import REQUEST_WORDS, Logits, head_summits
@@ -139,8 +140,7 @@ def _is_for_device(each: DraftSettings) -> bool:
     return bool(each.picker.request) and each.inverse_temperature == 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class _Round:
+class _Round(Struct, frozen=True):
     """A call: what the device has to know of it."""
 
     step: Step  # the first one, with logits of each sequence's last row
@@ -219,8 +219,7 @@ def _lines(
     }
 
 
-@dataclass(frozen=True, slots=True)
-class _DraftBuffers:
+class _DraftBuffers(Struct, frozen=True):
     """A round's arrays on the device."""
 
     packet: Packet

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import product
 from typing import NamedTuple
+
+from msgspec import Struct
 
 from ....cuda_kernels.kernel import Array, Launcher
 from ....cuda_kernels.mm_moe import (
@@ -46,8 +47,7 @@ class ExpertLaunch(NamedTuple):
     activation: int = 0  # see `qmm.gate_code`
 
 
-@dataclass(frozen=True, slots=True)
-class Layer:
+class Layer(Struct, frozen=True):
     """A layer's weights as the kernels take them. Of each product one launch, or two."""
 
     router: Router

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from ....cuda_kernels import qmm
 from ....cuda_kernels.kernel import Array
@@ -14,8 +15,7 @@ from .step_memory import StepMemory
 from .weights import CudaMatrix, ProductPart
 
 
-@dataclass(slots=True)
-class Product:
+class Product(Struct):
     """Not made yet: its reader may place parts of it elsewhere."""
 
     a: PackedRows

@@ -10,11 +10,12 @@ few rows, beside each other.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from ....cuda_kernels.kernel import Array
 from ..interface import HostOutput, Output
@@ -25,8 +26,7 @@ from .device_contract import Device
 from .runner import CudaRunner, RowsRunner
 
 
-@dataclass(frozen=True, slots=True)
-class PromptSizes:
+class PromptSizes(Struct, frozen=True):
     """In rows. What a row's numbers are depends on these."""
 
     # A sequence with more rows in a step than this is a prompt. No draft is as long; so few rows

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from ....cuda_kernels import qmm
 from ....cuda_kernels.dequant import GROUP_ROWS, dequant_bf16
@@ -21,8 +22,7 @@ SCRATCH = 64 << 20
 NARROW = 256  # outputs: float32 weights of so few stay float32, they are gates of a delta net
 
 
-@dataclass(slots=True)
-class WideRows:
+class WideRows(Struct):
     """Rows for products of many rows."""
 
     halves: Array  # bfloat16 as uint16 (call, width): rows from n_rows on are padding

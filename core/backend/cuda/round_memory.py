@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from ....cuda_kernels.head_pick import REQUEST_WORDS
 from ....cuda_kernels.kernel import Array
@@ -23,8 +22,7 @@ KEPT_ROUNDS = 4  # whose records the host has not read, at most
 MARKS = 3  # of the clock: before drafting, before verifying, at the end
 
 
-@dataclass(frozen=True, slots=True)
-class RoundSize:
+class RoundSize(Struct, frozen=True):
     n_sequences: int
     max_draft: int
     n_pages: int  # of a page table

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from ....cuda_kernels import qmm
 from ....cuda_kernels.kernel import Array
@@ -25,8 +25,7 @@ def rounded_up(n: int, least: int = FEWEST_ROWS) -> int:
     return size
 
 
-@dataclass(frozen=True, slots=True)
-class StepLimits:
+class StepLimits(Struct, frozen=True):
     """The largest step of few rows that a state is for. Memory that all steps share is made for it
     at once: graphs of smaller ones have addresses in it, so it cannot grow."""
 

@@ -6,10 +6,10 @@ the same in any step. Recurrences and attention leave rows of no sequence out.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any, TypeVar
 
 import numpy as np
+from msgspec.structs import replace
 
 from ..step import Step, n_kept
 from .step_memory import MOST_REPEATED, rounded_up

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
+
+from msgspec import Struct
 
 if TYPE_CHECKING:
     from ..layers import Floats
@@ -22,8 +23,7 @@ if TYPE_CHECKING:
 PageTables = Mapping[str, "Ints"]  # of a sequence, by the names that `Step` has for them
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceDrafter:
+class DeviceDrafter(Struct, frozen=True):
     """A head that drafts token after token, like that of `Backend.compile_draft_loop`."""
 
     forward: Forward
@@ -32,8 +32,7 @@ class DeviceDrafter:
     vocab_subset: Ints | None = None  # of a short head: logit i is that of token vocab_subset[i]
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceLoopPlan:
+class DeviceLoopPlan(Struct, frozen=True):
     """What all sessions have in common."""
 
     forward: Forward
@@ -47,8 +46,7 @@ class DeviceLoopPlan:
     chances: tuple[float, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceSequence:
+class DeviceSequence(Struct, frozen=True):
     """A sequence at the beginning of a session. Its last token has not been run."""
 
     slot: int

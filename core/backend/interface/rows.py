@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct, field
 
 from ..layers import Floats
 
@@ -14,8 +16,7 @@ Taps = frozenset[str]  # names of hidden rows that a forward pass leaves
 MAXIMA_BLOCK = 64  # logits that share a maximum
 
 
-@dataclass(slots=True)
-class Output:
+class Output(Struct):
     """What a model's forward pass leaves: the backend's own rows."""
 
     logits: Rows  # (R, V)

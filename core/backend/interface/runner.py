@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from ..layers import StateShape
 from ..step import Step
@@ -22,8 +23,7 @@ Run = Callable[[Step], HostOutput]
 RunRows = Callable[[Step], Output]
 
 
-@dataclass(frozen=True, slots=True)
-class Relayed:
+class Relayed(Struct, frozen=True):
     """A forward pass around layers that other ranks hold. Only a backend that has these compiles
     it; `after` gets the rows that come back as `Step.received`."""
 
@@ -34,8 +34,7 @@ class Relayed:
         raise AssertionError("one device does not hold all layers")
 
 
-@dataclass(frozen=True, slots=True)
-class PlannedSteps:
+class PlannedSteps(Struct, frozen=True):
     """The steps that are going to be run, for an estimate of the memory that they take."""
 
     forward: Forward
@@ -49,8 +48,7 @@ class PlannedSteps:
     prompt_rows: int  # of one step, at most
 
 
-@dataclass(frozen=True, slots=True)
-class Working:
+class Working(Struct, frozen=True):
     """Bytes that steps take beside weights and state."""
 
     scratch: int = 0

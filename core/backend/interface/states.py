@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from ..layers import KvShape, StateShape
@@ -16,8 +16,7 @@ State = Any  # KV pages and recurrent states of all sequences
 SlotImage = dict[str, NDArray[np.generic]]  # one sequence's state, as plain arrays
 
 
-@dataclass(frozen=True, slots=True)
-class StateRoom:
+class StateRoom(Struct, frozen=True):
     """What a state has room for."""
 
     n_pages: int

@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import torch
+from msgspec import Struct
 from torch import Tensor
 
 from ..interface import SlotImage, StateRoom
 from ..layers import DeltaShape, KvShape, StateShape
 
 
-@dataclass(slots=True)
-class KvLayer:
+class KvLayer(Struct):
     keys: Tensor  # (cells, Hkv, Dk)
     values: Tensor  # (cells, Hkv, Dv)
 
 
-@dataclass(slots=True)
-class DeltaLayer:
+class DeltaLayer(Struct):
     """Stored state of each slot, and the factors of the last window, which may yet be rejected.
 
     `S` and `conv` are as of the first pending row; `keys`, `updates`, `decays` and `inputs` hold

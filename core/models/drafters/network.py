@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from msgspec import Struct
 
 from ..model_weights import Weights, choose_rows
 
@@ -85,8 +86,7 @@ class BlockPlace(NamedTuple):
     row: int  # among all rows
 
 
-@dataclass(frozen=True, slots=True)
-class HeadRows:
+class HeadRows(Struct, frozen=True):
     """Where the rows of a whole head are stored."""
 
     file: GgufFile

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import re
 import socket
-from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Final
+
+from msgspec import Struct
 
 from ...errors import ConfigError
 
 _CONNECT_S: Final = 10.0
 
 
-@dataclass(frozen=True, slots=True)
-class ClusterPlan:
+class ClusterPlan(Struct, frozen=True):
     replicas: int
     cpus: float  # of each replica, as Ray counts them
     gpus: float

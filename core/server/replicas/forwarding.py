@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Callable, Mapping
-from dataclasses import dataclass
 from typing import NamedTuple
 
+from msgspec import Struct
 from starlette.types import Message
 
 from ...errors import NextnError
@@ -32,8 +32,7 @@ class ReplicasFailedError(NextnError):
         self.code = code
 
 
-@dataclass(slots=True)
-class ForwardedRequest:
+class ForwardedRequest(Struct):
     """An HTTP request whose host, origin and key have been checked."""
 
     method: str

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable
-from dataclasses import replace
 from typing import Final
 
+from msgspec.structs import replace
 from starlette.types import Message, Scope
 
 from ..guard import OWNER

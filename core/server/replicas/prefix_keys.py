@@ -7,11 +7,11 @@ that a chat whose history grows shares all of it.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any, Final
 
 import msgspec
+from msgspec import Struct
 
 PIECE_BYTES: Final = 256
 MAX_KEYS: Final = 4096  # of a request
@@ -20,8 +20,7 @@ _encode: Final = msgspec.json.Encoder().encode
 _decode: Final = msgspec.json.Decoder().decode
 
 
-@dataclass(frozen=True, slots=True)
-class RoutingHint:
+class RoutingHint(Struct, frozen=True):
     keys: tuple[int, ...] = ()
     n_sequences: int = 1
     slot: int = ANY_SLOT

@@ -12,8 +12,9 @@ import json
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar, Final, NoReturn
+
+from msgspec import Struct
 
 from .call_heads import Head, find_head
 from .json_text import NotJsonError, ObjectEnd, ValueEnd
@@ -215,8 +216,7 @@ class NamedCall(JsonCall):
         return True
 
 
-@dataclass(frozen=True, slots=True)
-class XmlForm:
+class XmlForm(Struct, frozen=True):
     """How a call is written in marks."""
 
     head: re.Pattern[str]  # with the name

@@ -7,8 +7,9 @@ channel twice; the last one counts.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Final, NamedTuple
+
+from msgspec import Struct
 
 from ...tokenizer.harmony import CALL, CHANNEL, CONSTRAIN, END, MESSAGE, RETURN, START
 from .pieces import n_open
@@ -27,8 +28,7 @@ _NO_TOOLS: Final = (ASSISTANT_ROLE, "user", "all")
 _FUNCTIONS: Final = "functions."
 
 
-@dataclass(slots=True)
-class MessageHeader:
+class MessageHeader(Struct):
     role: str = ASSISTANT_ROLE
     channel: str = ""
     recipient: str = ""

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from ...tokenizer.harmony import CHANNEL, CONSTRAIN, MESSAGE, speaks_harmony
 from .call_heads import BLANKS, ID, NAME, NUMBER, Head
@@ -15,8 +17,7 @@ from .calls import KEYED_FORM, CallParser, CohereCall, JsonCall, NamedCall, Sche
 from .gemma_arguments import GemmaCall
 
 
-@dataclass(frozen=True, slots=True)
-class CallList:
+class CallList(Struct, frozen=True):
     """Marks of several calls, around each of which there may be marks again."""
 
     item: str = ""  # before each call
@@ -24,8 +25,7 @@ class CallList:
     between: re.Pattern[str] = re.compile(r"[\s\[,]*")  # two calls, and before the first
 
 
-@dataclass(frozen=True, slots=True)
-class CallStyle:
+class CallStyle(Struct, frozen=True):
     opening: str  # of a call, or of a list of calls
     # Number, opening, schemas. None: calls are read by the parser of the whole reply.
     make: Callable[[int, str, Schemas], CallParser] | None

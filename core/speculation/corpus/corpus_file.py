@@ -16,11 +16,11 @@ import secrets
 import struct
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
 
 import numpy as np
+from msgspec import Struct
 
 from ...errors import ConfigError, FileFormatError
 from ...gguf.printable import printable_path
@@ -36,8 +36,7 @@ _MAGIC: Final = b"nextn corpus 1\n\0"
 _HEADER: Final = struct.Struct("<16s8sI16s12s")  # magic, generation, vocabulary, its digest
 
 
-@dataclass(frozen=True, slots=True)
-class CorpusVocabulary:
+class CorpusVocabulary(Struct, frozen=True):
     """Which token ids a corpus holds."""
 
     n_vocab: int

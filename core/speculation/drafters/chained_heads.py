@@ -8,9 +8,9 @@ so a draft of n tokens costs n heads, each over a few more rows than the one bef
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
+from msgspec.structs import replace
 
 from ...backend.draft_loop import (
     BatchRow,

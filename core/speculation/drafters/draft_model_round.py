@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+from msgspec import Struct, field
 
 from ...backend.draft_loop import NO_DRAFT, DraftSettings
 from ...errors import NextnError, NonFiniteError
@@ -25,8 +26,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-@dataclass(eq=False, slots=True)
-class DraftedSequence:
+class DraftedSequence(Struct, eq=False):
     """What is kept of a sequence from round to round."""
 
     translation: Translation | None  # None: both models share token ids
@@ -35,8 +35,7 @@ class DraftedSequence:
     is_broken: bool = False
 
 
-@dataclass(eq=False, slots=True)
-class DraftInProgress:
+class DraftInProgress(Struct, eq=False):
     """One draft of a round."""
 
     drafted: DraftedSequence

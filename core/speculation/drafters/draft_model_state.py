@@ -10,10 +10,10 @@ cannot do that and is not used there.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
+from msgspec import Struct
 
 from ...backend.draft_loop import DraftLoopPlan
 from ...backend.step import KEPT_FACTORS, n_kept, pending_accepted_after
@@ -33,8 +33,7 @@ _CHECKPOINTS: Final = 2  # per sequence, as the target has
 _NEXT: Final = 0  # a snapshot has one token more than cells
 
 
-@dataclass(eq=False, slots=True)
-class ReadSequence:
+class ReadSequence(Struct, eq=False):
     """One sequence. Cells before `n_final` hold tokens that stay."""
 
     state: SequenceState

@@ -9,10 +9,10 @@ A network that reads the target's keys and values has nothing to read but the ne
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
+from msgspec.structs import replace
 
 from ...backend.draft_loop import NO_DRAFT, DraftLoop, DraftLoopPlan, DraftSettings
 from ...backend.interface.device_loop import DeviceDrafter
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 FEW: Final = 16  # waiting rows that are read for the sake of a later sequence with the same prefix
 
 
-@dataclass(slots=True)
 class _Settings(DraftSettings):
     picker: DraftSampler
 

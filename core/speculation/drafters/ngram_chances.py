@@ -7,8 +7,9 @@ where another drafter's draft was used.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Final
+
+from msgspec import Struct
 
 # Tokens that agree beyond the minimum, accepted tokens of the draft included. The more of them
 # agree, the likelier is the next one. A level spans the tokens up to the next level.
@@ -124,8 +125,7 @@ class EvidenceRates(_DecayingCounts):
         self._add(kind, is_right, expected)
 
 
-@dataclass(slots=True)
-class KeyRecord:
+class KeyRecord(Struct):
     """The outcome of one n-gram's drafts: their length falls quickly and recovers."""
 
     length: float

@@ -4,9 +4,11 @@ and ngram-mod, which differ in their `MatchRule`."""
 from __future__ import annotations
 
 from collections.abc import Sequence, Set
-from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from ..options import (
     NGRAM_MAP_K,
@@ -35,8 +37,7 @@ if TYPE_CHECKING:
 MAX_VALUES: Final = 4
 
 
-@dataclass(frozen=True, slots=True)
-class MatchRule:
+class MatchRule(Struct, frozen=True):
     """How one of the drafters matches and what it drafts."""
 
     name: str
@@ -51,8 +52,7 @@ class MatchRule:
     factor: int = MOD_FACTOR
 
 
-@dataclass(slots=True)
-class ValueCounts:
+class ValueCounts(Struct):
     """The values that followed one key, and how often. Each occurrence is counted once."""
 
     counted_to: int = -1  # the place of the latest occurrence in the counts

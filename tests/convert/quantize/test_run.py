@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import shutil
 from collections.abc import Callable
@@ -12,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 from numpy.typing import NDArray
 from support.quantize_families import FAMILIES, write_importance
 
@@ -80,7 +80,7 @@ def write_model(
 
 def convert(source: Path, target: Path, recipe: str = "Q4_K_M", **more: Any) -> QuantizeResult:
     given = {
-        name: more.pop(name) for name in list(more) if name in QuantizeOptions.__dataclass_fields__
+        name: more.pop(name) for name in list(more) if name in QuantizeOptions.__struct_fields__
     }
     with open_gguf(source) as file:
         plan = make_plan(file, QuantizeOptions(find_recipe(recipe), **given))
@@ -184,9 +184,7 @@ def test_each_expert_has_its_own_importance(tmp_path: Path) -> None:
     path = write_importance(tmp_path / "imatrix.gguf", SHAPES)
     importance = read_importance(path)
     values = {**importance.values, name: columns}
-    convert(
-        source, tmp_path / "out.gguf", importance=dataclasses.replace(importance, values=values)
-    )
+    convert(source, tmp_path / "out.gguf", importance=replace(importance, values=values))
     with open_gguf(tmp_path / "out.gguf") as new:
         tensor = new.tensors[name]
         native, form = NativeQuantizer([tensor.format.name]), tensor.format

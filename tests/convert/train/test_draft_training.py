@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from msgspec.structs import replace
 from support.network_drafts import N_CTX, SPEC, Tiny, load, noted_drafts
 from support.running import random_tokens
 from support.vocab import N_VOCAB

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 from support.converting import check_line, convert
 from support.draft_checkpoints import CASES, TOP_K, DraftCheckpoint, build_draft_checkpoint
 from support.eagle3_files import Kind, write_eagle3

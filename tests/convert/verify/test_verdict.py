@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 from support.head_files import LAYOUTS, Tensors, family_file
 from support.random_file import write_random
 from support.random_shapes import Sizes

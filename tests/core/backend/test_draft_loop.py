@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import cache
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 from support.draft_loops import MAX_DRAFT, PAGE_LEN, WINDOW, Drafter, Texts, assert_alike
 from support.running import load
 from support.tiny_models import TinyModel

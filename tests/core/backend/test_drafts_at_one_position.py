@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 from support.assistant_files import ARCH, write_assistant
 from support.draft_loops import PARAMS, assert_alike
 from support.host_device import use_for_cuda

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import dataclasses
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 from support.blocks import random_blocks
 
 from nextn.core.backend import create_backend
@@ -189,7 +191,8 @@ def test_it_matters_what_is_weighed(device: str) -> None:
     case = CASES["weighed inputs"]
     rows = np.random.default_rng(6).standard_normal((3, WIDTH)).astype(np.float32)
     inputs, outputs = (
-        MoeAlone(replace(case, weighs_inputs=weighs), device).rows(rows) for weighs in (True, False)
+        MoeAlone(dataclasses.replace(case, weighs_inputs=weighs), device).rows(rows)
+        for weighs in (True, False)
     )
     assert np.abs(inputs - outputs).max() > 1e-2
 

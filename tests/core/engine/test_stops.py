@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from support.scripted import Oracle, drain, make_engine, text_of
 
 from nextn.core.engine.stops import StopFinder

@@ -6,14 +6,15 @@ rows that leave a rank were only planned, graphs are keyed by shapes and states 
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from msgspec.structs import replace
 from support.ranked import load, open_here, runtime_over
 from support.ranked import patch as patch_here
 from support.running import Machine, Running, random_tokens, start
@@ -95,7 +96,9 @@ def test_logits_taps_and_state_are_those_of_one_device(
 ) -> None:
     path = file_of(kind, ranks, tiny)
     many = begin(path, ranks)
-    one = Running(replace(start(path, device_of(ranks)).machine, taps=many.machine.taps))
+    one = Running(
+        dataclasses.replace(start(path, device_of(ranks)).machine, taps=many.machine.taps)
+    )
     blocks = [model.share.blocks for model in ranks.models]
     assert sum(map(len, blocks)) == many.machine.model.hparams.n_layers
     assert all(map(len, blocks))

@@ -18,7 +18,7 @@ from nextn.core.sampling.params import SamplingParams
 def test_the_keys_are_those_of_the_gguf_package() -> None:
     keys = {v for k, v in vars(gguf.Keys.General).items() if k.startswith("SAMPLING_")}
     assert keys == {_PREFIX + key for key in NAMES}
-    assert set(NAMES.values()) <= set(SamplingParams.__slots__)
+    assert set(NAMES.values()) <= set(SamplingParams.__struct_fields__)
 
 
 VALUES: dict[str, tuple[Any, Any]] = {

@@ -145,7 +145,7 @@ def test_biases(name: str, row: Floats, params: SamplingParams, biases: dict[int
 
 
 def fields(params: SamplingParams) -> dict[str, Any]:
-    return {name: getattr(params, name) for name in params.__dataclass_fields__}
+    return {name: getattr(params, name) for name in params.__struct_fields__}
 
 
 @pytest.mark.parametrize("name", SET_NAMES)

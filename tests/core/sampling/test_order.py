@@ -39,7 +39,7 @@ def test_the_default_is_that_of_the_installed_llama_cpp() -> None:
              "presence_penalty": "penalty_present", "frequency_penalty": "penalty_freq",
              "temperature": "temp", "typical_p": "typ_p"}  # fmt: skip
     mine_only = {"seed", "top_n_sigma", "dry_sequence_breakers", "logit_bias", "samplers"}
-    for name in SamplingParams.__dataclass_fields__.keys() - mine_only:
+    for name in set(SamplingParams.__struct_fields__) - mine_only:
         assert getattr(ours, name) == pytest.approx(getattr(theirs, names.get(name, name))), name
 
 

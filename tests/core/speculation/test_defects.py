@@ -6,11 +6,11 @@ Those of one speculator, of verification and of the loop on one page are tested 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from support.running import random_tokens
 from support.scripted import Oracle, drain
 

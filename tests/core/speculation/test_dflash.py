@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import shutil
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 from support.dflash_files import BLOCK, Definition, Kind, write_dflash
 from support.drafter_files import table_and_head
 from support.eagle3_files import write_eagle3
@@ -165,7 +166,7 @@ def test_llama_cpp_drafts_and_accepts_the_same(
     family: str, name: str, tiny: Tiny, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     target, kind = tiny(family).path, KINDS[name]
-    kind = replace(kind, n_head=max(3, kind.top_k), gemma=False)
+    kind = dataclasses.replace(kind, n_head=max(3, kind.top_k), gemma=False)
     written = write_dflash(tmp_path / "d.gguf", target, kind)
     with capfd.disabled():
         ours, theirs = drafted_here_and_by_llama_cpp(target, written, OPTIONS, 60, 3)

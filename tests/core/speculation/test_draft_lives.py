@@ -6,12 +6,12 @@ so a draft model of the same kind as the target is right if and only if its stat
 
 from __future__ import annotations
 
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from support.drafting import Watched
 from support.scripted import (
     HYBRID,

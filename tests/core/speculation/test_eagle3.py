@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 from support.drafter_files import table_and_head
 from support.eagle3_files import Definition, Kind, write_eagle3
 from support.every_family import EVERY_FAMILY, EVERY_WITH_MTP
@@ -125,7 +126,7 @@ def test_llama_cpp_drafts_and_accepts_the_same(
 ) -> None:
     """Of a text of few tokens, which a head that knows only these often hits."""
     target, n, n_draft = tiny(family).path, 60, 3
-    written = write_eagle3(tmp_path / "e.gguf", target, replace(KINDS[name], n_head=3))
+    written = write_eagle3(tmp_path / "e.gguf", target, dataclasses.replace(KINDS[name], n_head=3))
     with capfd.disabled():
         ours, theirs = drafted_here_and_by_llama_cpp(target, written, OPTIONS, n, n_draft)
     assert ours == theirs

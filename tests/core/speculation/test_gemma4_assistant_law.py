@@ -4,12 +4,12 @@ depend on accepted tokens alone."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 from support.assistant_files import ARCH, Kind, write_assistant
 from support.running import random_tokens
 from support.scripted import assert_nothing_is_held, drain

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from support.every_family import EVERY_FAMILY, EVERY_WITH_MTP
 from support.plain_hub_cases import PLAIN_CASES
 from support.running import random_tokens

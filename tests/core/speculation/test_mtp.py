@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 from support.mtp_acceptance import measure
 from support.scripted import drain
 
@@ -66,7 +66,7 @@ class Noted(HiddenStateDrafter):
 
 def make_engine(runtime: Runtime, n_slots: int = 1, **options: int) -> tuple[Engine, Noted]:
     target = LoadedModel(runtime.file, runtime.model, runtime.tokenizer)
-    spec = replace(SPEC, **options)  # type: ignore[arg-type]
+    spec = replace(SPEC, **options)
     setting = Setting(spec, target, runtime.backend, n_slots, runtime.n_ctx)
     speculator = Noted("mtp", runtime.model.nextn, setting)
     speculator.drafts, speculator.room = {}, {}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import struct
-from dataclasses import replace
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from support.thoroughness import n_examples
 
 from nextn.core.errors import FileFormatError, NextnError
@@ -66,7 +66,7 @@ def test_a_failed_save_leaves_the_older_file(tmp_path: Path) -> None:
     path = tmp_path / "s"
     path.write_bytes(b"old")
     with pytest.raises(TypeError):
-        replace(SNAPSHOT, blobs={"a": "text"}).save(path)  # type: ignore[dict-item]
+        replace(SNAPSHOT, blobs={"a": "text"}).save(path)
     assert path.read_bytes() == b"old"
     assert list(tmp_path.iterdir()) == [path]
 

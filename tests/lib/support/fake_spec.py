@@ -15,10 +15,11 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+
+from msgspec import to_builtins
 
 import nextn.core
 from nextn.cli import start
@@ -87,7 +88,7 @@ class FakeRuntime(SimpleNamespace):
         }
         pieces = SCRIPT.get("pieces", ["Hello", " world"])
         if SCRIPT.get("echo"):
-            asked = {"prompt": prompt, "params": asdict(params), "load": self.load}
+            asked = {"prompt": prompt, "params": to_builtins(params), "load": self.load}
             pieces = [json.dumps(asked)]
         logprob = None if params.logprobs is None else -1.0
         top = ((0, -0.5), (7, -math.inf))[: params.logprobs or 0]
@@ -162,7 +163,7 @@ def fake_load(  # noqa: PLR0913 - as the real one
         }
         | ({"repack_cache": True} if repack_cache else {})
         | ({"draft": str(draft)} if draft else {})
-        | ({"spec": asdict(spec)} if spec not in (None, SpecOptions()) else {}),
+        | ({"spec": to_builtins(spec)} if spec not in (None, SpecOptions()) else {}),
         spec_types=SCRIPT.get("spec_types", ()),
         name="fake\x1b[2J model",
         architecture="llama",

@@ -6,9 +6,9 @@ import asyncio
 import threading
 from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import aclosing, contextmanager
-from dataclasses import replace
 from typing import Any
 
+from msgspec.structs import replace
 from starlette.types import Message
 
 from nextn.core.server.replicas.forwarding import (

@@ -8,11 +8,12 @@ everything after it; and `next_logits` says what they must be, from the tokens a
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from nextn.core.backend.draft_loop import DraftLoopPlan, HostDraftLoop

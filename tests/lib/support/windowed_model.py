@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from nextn.core.models import qwen3
 from nextn.core.models.dense import PreNormBlock

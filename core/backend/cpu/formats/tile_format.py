@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
@@ -23,8 +23,7 @@ Bytes = NDArray[np.uint8]
 ROWS = 16  # output rows of a tile
 
 
-@dataclass(frozen=True, slots=True)
-class Ahead:
+class Ahead(Struct, frozen=True):
     """How weights are fetched before their use.
 
     A line on its way keeps one of the few places that a core has for misses. Where little is done
@@ -69,8 +68,7 @@ class Record:
         return (at - cls.SCALE) // 4
 
 
-@dataclass(frozen=True, slots=True)
-class Move:
+class Move(Struct, frozen=True):
     """A piece of each block, and in units of how many bytes the rows are laid side by side."""
 
     start: int
@@ -78,8 +76,7 @@ class Move:
     unit: int
 
 
-@dataclass(frozen=True, slots=True)
-class Group:
+class Group(Struct, frozen=True):
     """32 weights of each row: scale * (unsigned - zero) - minimum.
 
     The groups of a span lie one after the other, so that they are read in the order of memory.

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 from llvmlite import ir
+from msgspec import Struct
 
 from ..emit import I64, Emitter, Value
 from ..formats.tile_format import Record
@@ -29,8 +29,7 @@ SHARED_BYTES = 16 << 20  # room for the partials of a step; it is touched as far
 MAX_SHARED_UNITS = 4096  # that have a counter
 
 
-@dataclass(frozen=True, slots=True)
-class Unit:
+class Unit(Struct, frozen=True):
     block: AttendedSequence
     kv_head: Value
     head: Value  # the first of its query heads
@@ -42,8 +41,7 @@ class Unit:
     spans_before: Value  # of all units before it
 
 
-@dataclass(frozen=True, slots=True)
-class AttendedSequence:
+class AttendedSequence(Struct, frozen=True):
     """The sequence that a unit belongs to."""
 
     start: Value  # its first row in the step
@@ -70,15 +68,13 @@ def write_attend(e: Emitter, s: AttentionShape) -> None:
     e.finish()
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(Struct, frozen=True):
     rows: Value  # of a block
     is_shared: Value
     n_spans: Value  # of all units
 
 
-@dataclass(frozen=True, slots=True)
-class _Mine:
+class _Mine(Struct, frozen=True):
     """What a thread does: every so many units, or a range of all units' spans."""
 
     plan: Plan

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from ...layers import Attention, KvSource, KvType, KvTypes, LatentAttention, RopePairs
 from ..emit import F32, I64, LANES, Emitter, Value
@@ -15,8 +15,7 @@ from .row_kernels import norm_row
 from .spans import SPAN
 
 
-@dataclass(frozen=True, slots=True)
-class AttentionShape:
+class AttentionShape(Struct, frozen=True):
     """All that the kernels of one attention layer are specialised for."""
 
     n_heads: int

@@ -18,9 +18,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from ..emit import LANES, Emitter, Value
@@ -29,8 +29,7 @@ Array = NDArray[Any]
 BLOCK = 32  # elements that share a scale
 
 
-@dataclass(frozen=True, slots=True)
-class Queries:
+class Queries(Struct, frozen=True):
     """What shares a pass over keys: rows times heads."""
 
     base: Value
@@ -41,8 +40,7 @@ class Queries:
         return len(self.offsets)
 
 
-@dataclass(frozen=True, slots=True)
-class Sums:
+class Sums(Struct, frozen=True):
     """Weights and sums of a few queries, each query at its own offset."""
 
     weights: Value  # of the page's first cell

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from ...layers import DeltaRule, DeltaShape, HeadOrder
 from ...step import KEPT_FACTORS
@@ -11,8 +11,7 @@ from ..formats.tile_format import Record
 from .attention_prep import StepWords
 
 
-@dataclass(frozen=True, slots=True)
-class DeltaKernelShape(DeltaShape):
+class DeltaKernelShape(DeltaShape, frozen=True):
     """All that the kernel of one layer is specialised for."""
 
     order: HeadOrder
@@ -60,8 +59,7 @@ class DeltaWords:
     COUNT = 16
 
 
-@dataclass(frozen=True, slots=True)
-class DeltaPart:
+class DeltaPart(Struct, frozen=True):
     """What one call works on: one sequence, one key head."""
 
     b: Value

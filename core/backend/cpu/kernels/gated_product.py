@@ -6,7 +6,7 @@ result: threads need not meet before the activation.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from ...layers import Gate
 from ..emit import I64, LANES, Emitter, Value
@@ -36,8 +36,7 @@ class GatedWords:
     COUNT = 3 + 2 * SideWords.COUNT
 
 
-@dataclass(frozen=True, slots=True)
-class _Group:
+class _Group(Struct, frozen=True):
     row: Value
     size: Value
 

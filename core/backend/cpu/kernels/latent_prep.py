@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from ...layers import LatentAttention, RopePairs
 from ..emit import F32, I64, LANES, Emitter, Value
@@ -16,8 +16,7 @@ from .row_kernels import copy_floats, norm_row
 from .tile import WIDTHS
 
 
-@dataclass(frozen=True, slots=True)
-class LatentShape:
+class LatentShape(Struct, frozen=True):
     """All that the kernel is specialised for."""
 
     n_heads: int

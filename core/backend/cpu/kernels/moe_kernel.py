@@ -6,8 +6,9 @@ which group a row is multiplied in, never its numbers.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from ...layers import Gating, Moe
 from ..emit import F32, I64, Emitter, Value
@@ -22,8 +23,7 @@ from .tile import WIDTHS
 SMALLEST_SUM = 2.0**-14  # as in the reference
 
 
-@dataclass(frozen=True, slots=True)
-class MoeShape:
+class MoeShape(Struct, frozen=True):
     n_expert: int
     n_used: int
     gating: Gating
@@ -195,8 +195,7 @@ def group_size(e: Emitter, left: Value) -> Value:
     return size
 
 
-@dataclass(frozen=True, slots=True)
-class SpreadShape:
+class SpreadShape(Struct, frozen=True):
     width: int
     packed: bool
     n_used: int
@@ -282,8 +281,7 @@ def write_expert_product(e: Emitter) -> None:
     e.finish()
 
 
-@dataclass(frozen=True, slots=True)
-class CombineShape:
+class CombineShape(Struct, frozen=True):
     width: int
     n_used: int
     shared: bool

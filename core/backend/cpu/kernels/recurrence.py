@@ -8,7 +8,7 @@ and replay leave the same bits. Each pass over a tile moves it on and reads it f
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from ..emit import F32, LANES, Emitter, Value, Variable
 from .delta_parts import DeltaKernelShape, DeltaPart, DeltaWords
@@ -18,8 +18,7 @@ CHAINS = 4  # sums in flight while a row of the state is read
 AT_ONCE = 4  # factors that a pass applies
 
 
-@dataclass(frozen=True, slots=True)
-class Factor:
+class Factor(Struct, frozen=True):
     """What one row adds: S = fma(update, key, decay * S)."""
 
     decay: Value  # in all lanes

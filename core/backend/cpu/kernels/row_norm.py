@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from ...layers import Norm
 from ..emit import F32, I64, LANES, Emitter, Value
@@ -13,8 +14,7 @@ from .pack import pack_row
 from .row_kernels import each_vector, norm_scale, put_block
 
 
-@dataclass(frozen=True, slots=True)
-class NormShape:
+class NormShape(Struct, frozen=True):
     width: int
     eps: float
     centred: bool = False

@@ -11,8 +11,9 @@ A partial in memory: the vectors of the sum, then a line with the highest score 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from ..emit import F32, I32, I64, LANES, Emitter, Value, vector
 from .cells import Queries, Sums, columns_of
@@ -28,8 +29,7 @@ SPAN = 256  # cells, or a little more where pages do not divide it
 LINE = 64
 
 
-@dataclass(frozen=True, slots=True)
-class Places:
+class Places(Struct, frozen=True):
     """Where the keys and values of one key-value head are."""
 
     table: Value  # of the sequence's pages
@@ -37,8 +37,7 @@ class Places:
     values: Value
 
 
-@dataclass(frozen=True, slots=True)
-class Range:
+class Range(Struct, frozen=True):
     """Cells [begin, end), relative to a span or a page; perhaps none."""
 
     begin: Value
@@ -51,8 +50,7 @@ class Range:
         return Range(inside(self.begin), inside(self.end))
 
 
-@dataclass(frozen=True, slots=True)
-class Bundle:
+class Bundle(Struct, frozen=True):
     """Neighbouring rows that go through a span together, each with a few heads."""
 
     n_rows: Value  # one of `SpanWork.widths`

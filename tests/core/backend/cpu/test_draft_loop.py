@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
-from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from support.draft_loops import MAX_DRAFT, MAX_ROWS, Drafter, Text, Texts, assert_alike
 from support.thoroughness import n_examples
 from support.tiny_models import TinyModel
@@ -270,6 +271,8 @@ def test_what_does_not_fit_is_refused(tiny: Tiny) -> None:
         alone.native(replace(alone.step(), past=np.array([91], np.int32)), [alone.ask(MAX_DRAFT)])
     wrong = np.zeros((1, alone.made.model.hparams.n_embd))
     with pytest.raises(ValueError, match="float32"):
-        alone.native(replace(alone.step(), hidden=wrong), [alone.ask()])  # type: ignore[arg-type]
+        alone.native(replace(alone.step(), hidden=wrong), [alone.ask()])
     with pytest.raises(ValueError, match="ascend"):
-        replace(alone.made, vocab_subset=np.array([4, 4], np.int32)).run(alone.made.new_state())
+        dataclasses.replace(alone.made, vocab_subset=np.array([4, 4], np.int32)).run(
+            alone.made.new_state()
+        )

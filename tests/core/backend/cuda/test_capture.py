@@ -7,11 +7,11 @@ from the first, uncaptured one; kernels, too, because loading one ends a capture
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 from support.host_device import HostDevice, use_for_cuda
 from support.running import Running, random_tokens, start
 from support.tiny_models import TinyModel

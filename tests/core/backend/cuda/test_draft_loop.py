@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 from support.draft_loops import Drafter, Texts, assert_alike
 from support.host_device import HostDevice
 from support.running import load, random_tokens

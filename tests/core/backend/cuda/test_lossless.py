@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 from support.host_device import use_for_cuda
 from support.running import random_tokens
 from support.scripted import Oracle, drain

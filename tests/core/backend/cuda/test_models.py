@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 from support.every_family import WITH_CHECKPOINT_HEAD
 from support.running import Running, random_tokens, start
 from support.tiny_gemma import GEMMAS
@@ -74,7 +75,7 @@ def test_logits_are_near_the_references(
     if family in WIDER:
         settings, keys = WIDER[family]
         of = KINDS[family]
-        wider = replace(of, settings=of.settings | settings, keys=of.keys | keys)
+        wider = dataclasses.replace(of, settings=of.settings | settings, keys=of.keys | keys)
         path = build_head(family, tmp_path, kind=wider, quantise=kind).trunk
     else:
         path = tiny(family, quantise=kind).path

@@ -3,12 +3,14 @@ cut."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 from support.host_device import use_for_cuda
 from support.ops_alone import PROMPTS, Bench, OpsAlone, relative_error
 
@@ -155,6 +157,6 @@ def test_another_limit_than_that_of_gpt_oss_is_refused(monkeypatch: pytest.Monke
 
 def test_what_cannot_be_run_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     use_for_cuda(monkeypatch)
-    case = replace(CASES["a wider plain shared expert"], routed_apart=True)
+    case = dataclasses.replace(CASES["a wider plain shared expert"], routed_apart=True)
     with pytest.raises(ConfigError, match=r"gate of a shared expert.*--device cpu"):
         routing(Bench("cuda"), case)(rows()[:1], [1])

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 from support.host_device import HostDevice, use_for_cuda
 from support.running import Machine, Running, load, random_tokens, start
 from support.tiny_models import TinyModel

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 from shim.launcher import HostLauncher
 from support.host_device import HostDevice, use_for_cuda
 from support.running import Running, random_tokens, start

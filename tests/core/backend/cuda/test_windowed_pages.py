@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 from support.device_loops import MTP
 from support.host_device import HostDevice, use_for_cuda
 from support.ranked import open_here, runtime_over
