@@ -68,7 +68,7 @@ def run(argv: list[str]) -> int:
     try:
         code = app(one_name(argv), prog_name="spec", standalone_mode=False)
     except UsageError as error:
-        print_error(describe(error, argv))
+        print_error(describe(error))
         return 2
     except StdoutClosedError:
         return 0

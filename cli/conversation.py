@@ -68,7 +68,7 @@ def read_chat(options: ChatOptions, *, is_wanted: bool) -> ChatSetup | None:
         return None
     system = one_of("system-prompt", options.system_prompt, options.system_prompt_file)
     name, source = options.chat_template, read_template(options)
-    return ChatSetup(system, source, name, read_switches(options.chat_template_kwargs))
+    return ChatSetup(system, source, name, read_switches(options))
 
 
 def read_template(options: ChatOptions | TemplateOptions) -> str | None:
@@ -91,7 +91,16 @@ def _refuse_without_chat(options: ChatOptions) -> None:
             raise typer.BadParameter(f"--{name.replace('_', '-')} needs --chat")
 
 
-def read_switches(text: str | None) -> dict[str, Any]:
+def read_switches(options: ChatOptions | TemplateOptions) -> dict[str, Any]:
+    """Variables of the template; those of --chat-template-kwargs overrule other flags."""
+    thinks = {None: None, "auto": None, "on": True, "off": False}
+    if options.reasoning not in thinks:
+        raise typer.BadParameter(f"--reasoning must be on, off or auto, got {options.reasoning!r}")
+    if options.reasoning_budget not in (None, -1, 0):
+        raise typer.BadParameter("--reasoning-budget must be -1 or 0: thoughts are not cut short")
+    is_thinking = False if options.reasoning_budget == 0 else thinks[options.reasoning]
+    usual = {"enable_thinking": is_thinking, "reasoning_effort": options.reasoning_effort}
+    text = options.chat_template_kwargs
     try:
         switches = json.loads(text or "{}")
     except (ValueError, RecursionError):
@@ -100,7 +109,7 @@ def read_switches(text: str | None) -> dict[str, Any]:
         raise typer.BadParameter(
             """--chat-template-kwargs must be a JSON object, such as '{"enable_thinking": false}'"""
         )
-    return switches
+    return {name: value for name, value in usual.items() if value is not None} | switches
 
 
 @dataclass

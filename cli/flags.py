@@ -14,6 +14,7 @@ from typing import Annotated, Any, Final, NamedTuple, TypeVar, dataclass_transfo
 
 import typer.core
 
+from .llama_flags import CommandLine
 from .plain_values import PlainParams
 
 T = TypeVar("T")
@@ -109,7 +110,11 @@ def _parameters(kind: Any) -> list[inspect.Parameter]:
 
 
 class SectionedCommand(PlainParams, typer.core.TyperCommand):
-    """Writes the help of its options section by section, in the order of their definition."""
+    """Writes the help of its options section by section, in the order of their definition, and
+    takes the command lines of llama.cpp's tools."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, CommandLine(ctx).read(args))
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         sections: dict[str, list[tuple[str, str]]] = {}

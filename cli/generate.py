@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import typer
@@ -15,7 +16,7 @@ from .generate_params import build_params, with_file_defaults
 from .open_model import choose_model, open_runtime, print_choice, warm_up
 from .print_answer import print_answer
 from .printers import JsonPrinter, TextPrinter
-from .prompt_source import read_prompt
+from .prompt_source import unescaped
 from .sampling_options import SamplingOptions
 from .shared_options import (
     ChatOptions,
@@ -71,6 +72,7 @@ def generate(  # noqa: PLR0913 - groups of flags
     """
     model = choose_model(models)  # all checks of the command line come before anything slow
     check_results(results, prompts, chats)
+    texts, chats = without_escapes(prompts, texts, chats)
     params = build_params(texts, sampling, results)
     speculation = build_spec(spec, control)
     check_audit(audit, speculation)
@@ -83,7 +85,7 @@ def generate(  # noqa: PLR0913 - groups of flags
     if is_interactive:
         check_conversation(results, audit)
     else:
-        text = read_prompt(prompts.prompt_argument, prompts.prompt, prompts.file)
+        text = prompts.read()
     output = voice.console()
     print_choice(models, model, output)
     if results.show_drafts and not output.has_colours:
@@ -109,6 +111,19 @@ def generate(  # noqa: PLR0913 - groups of flags
         elif not (results.json or results.jsonl):
             prompts.show(text, output)
         answer_once(runtime, prompt, params, printer, output, make_recorder(audit))
+
+
+def without_escapes(
+    prompts: PromptOptions, texts: TextOptions, chats: ChatOptions
+) -> tuple[TextOptions, ChatOptions]:
+    r"""With \n and the like replaced by what they stand for, unless --no-escape is given."""
+    if not prompts.escape:
+        return texts, chats
+    if texts.stop is not None:
+        texts = replace(texts, stop=list(map(unescaped, texts.stop)))
+    if chats.system_prompt is not None:
+        chats = replace(chats, system_prompt=unescaped(chats.system_prompt))
+    return texts, chats
 
 
 def make_recorder(audit: AuditFlags) -> RowRecorder | None:

@@ -9,6 +9,7 @@ import typer.main
 
 from .app import app
 from .console import print_page
+from .llama_flag_table import ROWS, Row
 
 WIDTH = 90
 
@@ -19,6 +20,7 @@ def help_page() -> str:
     parts = ["# The `spec` command", "Generated from `--help`; do not edit.", "## spec"]
     parts.append(fenced(context.get_help()))
     parts += sections(root, context, "spec")
+    parts += llama_sections()
     return "\n\n".join(parts) + "\n"
 
 
@@ -30,6 +32,27 @@ def sections(group: Any, context: Any, path: str) -> Iterator[str]:
         yield fenced(below.get_help())
         if hasattr(command, "list_commands"):
             yield from sections(command, below, f"{path} {name}")
+
+
+def llama_sections() -> Iterator[str]:
+    """What becomes of llama.cpp's flags that no command lists above."""
+    yield "## Flags of llama.cpp"
+    yield (
+        "`spec serve` takes the command lines of llama-server, `spec generate` those of llama-cli, "
+        "and `spec speculative-simple` those of llama-speculative-simple. Variables of theirs "
+        "(`LLAMA_ARG_CTX_SIZE` and so on) set the flags that are listed above. Other flags:"
+    )
+    yield table("Accepted, without effect", "Why", [(row, row.note) for row in ROWS if row.note])
+    yield table("Refused", "Instead", [(row, row.instead) for row in ROWS if row.instead])
+
+
+def table(title: str, about: str, rows: list[tuple[Row, str]]) -> str:
+    """Rows that say the same, in one."""
+    flags: dict[str, list[str]] = {}
+    for row, text in rows:
+        flags.setdefault(text, []).append(" ".join(f"`{name}`" for name in row.names))
+    lines = [f"| {', '.join(names)} | {text} |" for text, names in flags.items()]
+    return "\n".join([f"| {title} | {about} |", "|---|---|", *lines])
 
 
 def fenced(text: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from pathlib import Path
@@ -12,12 +13,16 @@ import typer
 from ..core.errors import ConfigError
 from ..core.gguf.read_bounded import read_bounded, read_open_bounded
 
+_ESCAPES: Final = {b"n": b"\n", b"r": b"\r", b"t": b"\t"}
 MAX_BYTES: Final = 1 << 28  # no model has so long a context
 HINT: Final = "no prompt: give one as an argument, with -p TEXT or -f FILE, or pipe it in"
 
 
-def read_prompt(argument: str | None, flag: str | None, file: Path | None) -> str:
-    """Text is taken exactly as given; files and pipes lose one final newline.
+def read_prompt(
+    argument: str | None, flag: str | None, file: Path | None, *, escape: bool = False
+) -> str:
+    """Text is taken exactly as given, but for escapes in the flag; files and pipes lose one final
+    newline.
 
     A pipe counts only where nothing else was given: in CI every command has some standard
     input, and reading it could block forever.
@@ -30,9 +35,10 @@ def read_prompt(argument: str | None, flag: str | None, file: Path | None) -> st
         return read_stdin()
     if file is not None:
         return read_file(file)
-    text = argument if argument is not None else flag
-    if text is not None:
-        return text_of_argument(text)
+    if argument is not None:
+        return text_of_argument(argument)
+    if flag is not None:
+        return text_of_argument(unescaped(flag) if escape else flag)
     if sys.stdin.isatty():
         raise typer.BadParameter(HINT)
     piped = read_stdin()
@@ -48,6 +54,17 @@ def one_of(flag: str, text: str | None, file: Path | None) -> str | None:
     if file is not None:
         return read_file(file)
     return None if text is None else text_of_argument(text)
+
+
+def unescaped(text: str) -> str:
+    r"""Return the text with \n and the like as what they stand for, by llama.cpp's rules."""
+    data = os.fsencode(text)
+    return os.fsdecode(re.sub(rb"\\(?:x([0-9a-fA-F]{2})|([nrt'\"\\]))", _escaped, data))
+
+
+def _escaped(found: re.Match[bytes]) -> bytes:
+    code, letter = found.groups()
+    return bytes.fromhex(code.decode()) if code else _ESCAPES.get(letter, letter)
 
 
 def text_of_argument(text: str) -> str:

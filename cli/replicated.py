@@ -80,6 +80,6 @@ class ReplicaLoader(Struct, frozen=True):
         try:
             return self.recipe.load(Console(quiet=True))
         except UsageError as error:
-            raise LoadFailedError(describe(error, []), 2) from None
+            raise LoadFailedError(describe(error), 2) from None
         except Exception as error:  # noqa: BLE001 - one line reaches the server process
             raise LoadFailedError(failure_line(error), 1) from None

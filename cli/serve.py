@@ -69,7 +69,7 @@ def serve(  # noqa: PLR0913 - groups of flags
     speculation = build_spec(spec, control)
     plan = read_plan(scale, place)
     source = read_template(templates)
-    switches = read_switches(templates.chat_template_kwargs)
+    switches = read_switches(templates)
     settings = build_settings(listen, limits, cache, templates, sampling, switches)
     if is_bundled(model):
         settings = replace(settings, writes_text=True)

@@ -10,7 +10,7 @@ import typer
 
 from .flags import flag, flag_group
 from .sampling_options import RANDOM_SEED, SamplingOptions
-from .shared_options import UNLIMITED
+from .shared_options import REASONING, REASONING_BUDGET, REASONING_EFFORT, UNLIMITED
 from .usage import flag_errors
 
 if TYPE_CHECKING:
@@ -131,6 +131,9 @@ class TemplateOptions:
         "--chat-template-kwargs JSON",
         """Switches of the template, such as '{"enable_thinking": false}'.""",
     )
+    reasoning: str | None = REASONING
+    reasoning_effort: str | None = REASONING_EFFORT
+    reasoning_budget: int | None = REASONING_BUDGET
     jinja: bool = flag("--jinja", "Accepted, and always on.")
     reasoning_format: str = flag(
         "--reasoning-format FORMAT",

@@ -5,6 +5,7 @@ Names follow llama.cpp. `sampling_options` has those of the samplers.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -12,6 +13,8 @@ import typer
 
 from .console import DIM, Console
 from .flags import argument, flag, flag_group
+from .llama_flags import ignored_flags
+from .prompt_source import read_prompt
 
 UNLIMITED = -1
 
@@ -20,6 +23,13 @@ PREDICT: Final = flag(
     "Maximum number of tokens; -1: until the model ends the text or the context is full.",
     UNLIMITED,
 )
+REASONING: Final = flag(
+    "--reasoning -rea on|off|auto", "Thinking before the reply; auto: as the template does."
+)
+REASONING_EFFORT: Final = flag(
+    "--reasoning-effort LEVEL", "How much a model thinks whose template has levels, such as low."
+)
+REASONING_BUDGET: Final = flag("--reasoning-budget N", "0: no thinking; -1: as much as there is.")
 IGNORE_EOS: Final = flag(
     "--ignore-eos", "No end by the model: end-of-text tokens are never generated."
 )
@@ -32,6 +42,12 @@ class PromptOptions:
     file: Path | None = flag(
         "--file -f FILE", "File with the prompt; one final newline is removed."
     )
+    escape: bool = flag(
+        "--escape/--no-escape -e",
+        r"Escapes in --prompt, --system-prompt and --stop, as llama.cpp has them: \n, \r, \t, \', "
+        r"\", \\, \xHH. The PROMPT argument and files are taken as they are.",
+        True,
+    )
     display_prompt: bool | None = flag(
         "--display-prompt/--no-display-prompt",
         "The prompt in front of its continuation; on a terminal, dimmed, if not given.",
@@ -41,6 +57,9 @@ class PromptOptions:
     @property
     def is_given(self) -> bool:
         return (self.prompt_argument, self.prompt, self.file) != (None, None, None)
+
+    def read(self) -> str:
+        return read_prompt(self.prompt_argument, self.prompt, self.file, escape=self.escape)
 
     def show(self, text: str, output: Console) -> None:
         """Print the prompt that a text continues."""
@@ -134,6 +153,9 @@ class ChatOptions:
         "--chat-template-kwargs JSON",
         """Chat template variables, JSON, such as '{"enable_thinking": false}'.""",
     )
+    reasoning: str | None = REASONING
+    reasoning_effort: str | None = REASONING_EFFORT
+    reasoning_budget: int | None = REASONING_BUDGET
 
 
 @flag_group("Output")
@@ -160,4 +182,15 @@ class VoiceOptions:
             raise typer.BadParameter("--quiet and --verbose exclude each other")
 
     def console(self) -> Console:
-        return Console(quiet=self.quiet, verbose=self.verbose)
+        output = Console(quiet=self.quiet, verbose=self.verbose)
+        _remark_on(ignored_flags(), output)
+        return output
+
+
+def _remark_on(ignored: Mapping[str, str], output: Console) -> None:
+    """Say which flags of llama.cpp have no effect; with --verbose, why."""
+    if output.verbose:
+        for name, why in ignored.items():
+            output.remark(f"{name} has no effect: {why}")
+    elif ignored:
+        output.remark(f"no effect here: {', '.join(ignored)} (-v says why)")

@@ -11,7 +11,6 @@ from .console import READING, Console
 from .flags import flag, flag_group, takes_flags
 from .generate_params import build_params, with_file_defaults
 from .open_model import choose_model, open_runtime, print_choice
-from .prompt_source import read_prompt
 from .sampling_options import SamplingOptions
 from .shared_options import (
     IGNORE_EOS,
@@ -61,7 +60,7 @@ def speculative_simple(
     limits = TextOptions(predict=texts.predict, ignore_eos=texts.ignore_eos)
     params = build_params(limits, sampling, ResultOptions())
     speculation = build_spec(spec)
-    text = read_prompt(prompts.prompt_argument, prompts.prompt, prompts.file)
+    text = prompts.read()
     output = voice.console()
     if texts.color and not output.has_colours:
         output.remark("--color shows nothing here: stdout is no terminal with colours")

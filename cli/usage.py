@@ -49,18 +49,15 @@ def flag_errors(spell: Callable[[str], str] = with_dashes) -> Iterator[None]:
         raise typer.BadParameter(spell(str(error))) from None
 
 
-def describe(error: Any, argv: list[str]) -> str:
+def describe(error: Any) -> str:
     """One line without a prefix. `error` is a UsageError, which typer does not type."""
     if "possibilities" in vars(error):  # only "no such option" has them
-        return unknown_option(whole_word(error.option_name, argv), error.ctx)
+        return unknown_option(error.option_name, error.ctx)
     param = getattr(error, "param", None)
     if param is None or not error.message:  # no message: it is missing
         message = error.format_message().removeprefix("Invalid value: ")
         message = re.sub(r"\.? Did you mean (.*)\?$", r" (did you mean \1?)", message)
         return lowered(message)
-    mistyped = long_name_behind_one_dash(param.opts, argv, spellings(error.ctx))
-    if mistyped:
-        return unknown_option(mistyped, error.ctx)
     return f"invalid value for {param.opts[0]}: {lowered(error.message)}"
 
 
@@ -77,25 +74,8 @@ def unknown_option(name: str, context: Any) -> str:
 
 
 def spellings(context: Any) -> list[str]:
-    return [spelling for param in context.command.params for spelling in param.opts]
-
-
-def whole_word(option: str, argv: list[str]) -> str:
-    """`-xyz` is read letter by letter and the error names one letter; find the word again."""
-    if option.startswith("--"):
-        return option
-    words = (word for word in argv if re.match(r"-[^-]", word) and option[1] in word)
-    return next(words, option)
-
-
-def long_name_behind_one_dash(opts: list[str], argv: list[str], known: list[str]) -> str | None:
-    """`-ngl 99` reads as `-n gl`: blame the option that was meant, not the number 'gl'.
-
-    Only called for an option with an invalid value, so `-mfile` and `-n16` are not affected.
-    """
-    words = (word for word in argv if re.fullmatch(r"-[a-z][a-z-]+", word))
-    wrong = (word for word in words if word[:2] in opts and word not in known)
-    return next(wrong, None)
+    params = context.command.params
+    return [name for param in params for name in (*param.opts, *param.secondary_opts)]
 
 
 def failure_line(error: Exception) -> str:

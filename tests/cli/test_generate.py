@@ -113,7 +113,10 @@ def test_verbose_describes_the_model_and_shows_its_control_characters(spec: Run)
     [
         (("an argument",), "", "an argument"),
         (("an argument",), "not read", "an argument"),
-        (("-p", "a flag\\n\n"), "", "a flag\\n\n"),
+        (("-p", "a flag\\n\n"), "", "a flag\n\n"),
+        (("-p", r"\t\r\'\"\\n\x41\xc3\xbc\z\xq"), "", "\t\r'\"\\nAü\\z\\xq"),
+        (("--no-escape", "-p", r"\n"), "", r"\n"),
+        ((r"\n",), "", r"\n"),
         (("--prompt", "-x starts with a dash"), "", "-x starts with a dash"),
         (("--", "-x"), "", "-x"),
         ((), "piped\n", "piped"),

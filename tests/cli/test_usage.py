@@ -17,10 +17,23 @@ WRONG = {
         "no such option --temprature (did you mean --temperature?)"
     ),
     "generate -m m.gguf --promt hi": "no such option --promt (did you mean --prompt?)",
-    "generate -m m.gguf --top_k 3 hi": "no such option --top_k (did you mean --top-k?)",
     "generate -m m.gguf -temp 1 hi": "no such option -temp (did you mean --temp?)",
     "generate -m m.gguf -seed 1 hi": "no such option -seed (did you mean --seed?)",
-    "generate -m m.gguf -ngl 99 hi": "no such option -ngl",
+    "generate -m m.gguf -ngl many hi": (
+        "invalid value for -ngl: 'many' is not a number of layers, auto or all"
+    ),
+    "generate -m m.gguf -nq hi": "no such option -nq",
+    "generate -m m.gguf -hf a/b hi": (
+        "-hf is not supported: download the file and give it with -m FILE, or -md FILE"
+    ),
+    "serve -m m.gguf -c": "option '-c' requires an argument",
+    "serve -m m.gguf -b": "-b needs a value: N",
+    "serve -m m.gguf --no-warmup=1": "--no-warmup takes no value",
+    "serve -m m.gguf --reasoning maybe": "--reasoning must be on, off or auto, got 'maybe'",
+    "generate -m m.gguf --chat --reasoning-budget 5 hi": (
+        "--reasoning-budget must be -1 or 0: thoughts are not cut short"
+    ),
+    "generate -m m.gguf --reasoning off hi": "--reasoning needs --chat",
     "generate -m m.gguf -chat hi": "no such option -chat (did you mean --chat?)",
     "generate -m m.gguf --sys x hi": "no such option --sys (did you mean -sys?)",
     "generate -m m.gguf -s x -sys y --chat hi": (
@@ -239,7 +252,7 @@ def test_a_value_that_is_no_number_names_its_flag(
 
 
 def test_attached_values_still_work(spec: Run) -> None:
-    done = spec("generate", "-mm.gguf", "-phello", "-n16", script={"echo": True})
+    done = spec("generate", "-m", "m.gguf", "-p", "hello", "-n16", script={"echo": True})
     assert done.returncode == 0
     assert '"prompt": "hello"' in done.stdout
     assert '"max_tokens": 16' in done.stdout

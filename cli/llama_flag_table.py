@@ -1,0 +1,369 @@
+"""What llama.cpp's tools have and ours have not: flag by flag, what becomes of it.
+
+Tools by their letters: S llama-server (`spec serve`), C llama-cli (`spec generate`), P
+llama-speculative-simple. Spellings, values and variables are those of llama.cpp's `--help`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+Check = Callable[[str], object]  # whether a value is one
+ALL: Final = "SCP"
+
+
+def _is_like(pattern: str) -> Check:
+    return re.compile(pattern).fullmatch
+
+
+def _nothing(*_values: str) -> list[str]:
+    return []
+
+
+_INTEGER: Final = _is_like(r"[+-]?[0-9]+")
+_NUMBER: Final = _is_like(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
+_SWITCH: Final = _is_like("on|off|auto|enabled|disabled|true|false|1|0")
+_KINDS: Final[dict[str, tuple[Check, str]]] = {
+    "N": (_INTEGER, "a whole number"),
+    "X": (_NUMBER, "a number"),
+    "0|1": (_is_like("[01]"), "0 or 1"),
+    "on|off|auto": (_SWITCH, "on, off or auto"),
+    "LAYERS": (_is_like("[+-]?[0-9]+|auto|all"), "a number of layers, auto or all"),
+    "MODE": (_is_like("none|layer|row|tensor"), "none, layer, row or tensor"),
+    "NUMA": (_is_like("distribute|isolate|numactl"), "distribute, isolate or numactl"),
+    "LIST": (_is_like(r"[0-9.,;/]+"), "a list of numbers"),
+    "RANGE": (_is_like(r"[0-9]*-[0-9]*"), "a range such as 0-3"),
+    "MASK": (_is_like("(0x)?[0-9a-fA-F]+"), "a hexadecimal mask"),
+}
+
+
+class Row(NamedTuple):
+    names: tuple[str, ...]
+    metavar: str  # of its values; "": a switch
+    tools: str
+    note: str = ""  # why it has no effect
+    instead: str = ""  # it is refused: what to use
+    ours: Callable[..., list[str]] = _nothing  # the words that take its place
+
+    @property
+    def n_values(self) -> int:
+        return len(self.metavar.split())
+
+    @property
+    def wants(self) -> str:
+        return _KINDS[self.metavar][1]
+
+    def accepts(self, value: str) -> bool:
+        return self.metavar not in _KINDS or bool(_KINDS[self.metavar][0](value))
+
+
+def _row(spelling: str, tools: str, **what: object) -> Row:
+    """`spelling` has the names, then a word for each value."""
+    words = spelling.split()
+    names = tuple(word for word in words if word.startswith("-"))
+    metavar = " ".join(word for word in words if not word.startswith("-"))
+    return Row(names, metavar, tools, **what)  # type: ignore[arg-type]
+
+
+def _notes(note: str, tools: str, *spellings: str) -> list[Row]:
+    return [_row(spelling, tools, note=note) for spelling in spellings]
+
+
+def _refused(instead: str, tools: str, *spellings: str) -> list[Row]:
+    return [_row(spelling, tools, instead=instead) for spelling in spellings]
+
+
+def _ours(make: Callable[..., list[str]], tools: str, *spellings: str) -> list[Row]:
+    return [_row(spelling, tools, ours=make) for spelling in spellings]
+
+
+def _device(name: str) -> list[str]:
+    """llama.cpp's names of devices: none, CUDA0, CUDA0,CUDA1."""
+    if name == "none":
+        return ["--device", "cpu"]
+    numbers = re.fullmatch(r"CUDA([0-9]+)((,CUDA[0-9]+)*)", name)
+    if numbers is None:
+        return ["--device", name]
+    return ["--device", "cuda:" + name.replace("CUDA", "")]
+
+
+def _verbosity(level: str) -> list[str]:
+    """0 prints errors; 3 is llama.cpp's default."""
+    return ["--quiet"] if int(level) <= 0 else ["--verbose"] if int(level) > 3 else []
+
+
+ROWS: Final[tuple[Row, ...]] = (
+    # Threads and processors.
+    *_notes(
+        "all work is done by the threads of --threads", ALL,
+        "--threads-batch -tb N",
+        "--spec-draft-threads --threads-draft -td N",
+        "--spec-draft-threads-batch --threads-batch-draft -tbd N",
+    ),
+    *_notes("one event loop answers all connections", "S", "--threads-http N"),
+    *_notes(
+        "threads run on the processors of this process; taskset, numactl and nice choose them", ALL,
+        "--cpu-mask -C MASK", "--cpu-range -Cr RANGE", "--cpu-strict 0|1", "--prio N", "--poll N",
+        "--cpu-mask-batch -Cb MASK", "--cpu-range-batch -Crb RANGE", "--cpu-strict-batch 0|1",
+        "--prio-batch N", "--poll-batch N", "--numa NUMA",
+        "--spec-draft-cpu-mask --cpu-mask-draft -Cd MASK",
+        "--spec-draft-cpu-range --cpu-range-draft -Crd RANGE",
+        "--spec-draft-cpu-strict --cpu-strict-draft 0|1",
+        "--spec-draft-prio --prio-draft N", "--spec-draft-poll --poll-draft N",
+        "--spec-draft-cpu-mask-batch --cpu-mask-batch-draft -Cbd MASK",
+        "--spec-draft-cpu-range-batch --cpu-range-batch-draft -Crbd RANGE",
+        "--spec-draft-cpu-strict-batch --cpu-strict-batch-draft 0|1",
+        "--spec-draft-prio-batch --prio-batch-draft N",
+        "--spec-draft-poll-batch --poll-batch-draft N",
+    ),
+    # Devices.
+    *_ours(_device, ALL, "-dev DEVICE"),
+    *_notes(
+        "all layers are on one device; --device cuda is the GPU, cuda:0,1 several", ALL,
+        "--n-gpu-layers --gpu-layers -ngl LAYERS", "--split-mode -sm MODE", "--main-gpu -mg N",
+        "--tensor-split -ts LIST", "--cpu-moe -cmoe", "--n-cpu-moe -ncmoe N",
+        "--n-cpu-ffn -ncffn N", "--op-offload", "--no-op-offload", "--no-host",
+        "--kv-offload -kvo", "--no-kv-offload -nkvo",
+        "--spec-draft-device --device-draft -devd DEVICE",
+        "--spec-draft-ngl --n-gpu-layers-draft --gpu-layers-draft -ngld LAYERS",
+        "--spec-draft-cpu-moe --cpu-moe-draft -cmoed",
+        "--spec-draft-n-cpu-moe --spec-draft-ncmoe --n-cpu-moe-draft -ncmoed N",
+    ),
+    *_notes("images are not read", "SC",
+        "--mmproj-offload", "--no-mmproj-offload", "--mmproj-device -mmdev DEVICE",
+        "--mmproj-auto",
+    ),
+    *_refused("all tensors are on the device of --device", ALL,
+        "--override-tensor -ot PATTERN",
+        "--spec-draft-override-tensor --override-tensor-draft -otd PATTERN",
+    ),
+    *_refused("start a server on each machine, behind a proxy", ALL, "--rpc SERVERS"),
+    # Weights and memory.
+    *_notes("files are mapped, and read as they are needed", ALL,
+        "--mlock", "--mmap", "--no-mmap", "--direct-io -dio", "--no-direct-io -ndio",
+        "--load-mode -lm NAME", "--lazy-mode -lzm on|off|auto",
+    ),
+    *_notes("weights are always repacked for the CPU", ALL, "--repack", "--no-repack -nr"),
+    *_notes("a context that was not chosen is as long as memory allows", ALL,
+        "--fit -fit on|off|auto", "--fit-target -fitt LIST", "--fit-ctx -fitc N",
+    ),
+    *_notes("keys and values are kept in pages, which sequences share", ALL,
+        "--defrag-thold -dt X", "--swa-full",
+    ),
+    *_notes("keys and values are kept in pages, which sequences share", "S",
+        "--kv-unified -kvu", "--no-kv-unified -no-kvu", "--kv-unified-per-slot N",
+    ),
+    *_notes("a draft model's cache has the types of --cache-type-k and --cache-type-v", ALL,
+        "--spec-draft-type-k --cache-type-k-draft -ctkd TYPE",
+        "--spec-draft-type-v --cache-type-v-draft -ctvd TYPE",
+    ),
+    *_notes("states of recurrent layers are kept with prompts, in --cache-ram", "SC",
+        "--ctx-checkpoints --swa-checkpoints -ctxcp N",
+    ),
+    *_notes("states of recurrent layers are kept with prompts, in --cache-ram", "S",
+        "--checkpoint-min-step -cms N",
+    ),
+    *_notes("what was read stays in --cache-ram, for all slots", "S",
+        "--cache-idle-slots", "--no-cache-idle-slots", "--slot-prompt-similarity -sps X",
+    ),
+    *_notes("the longest prefix that was read before is reused, and nothing else", "S",
+        "--cache-reuse N",
+    ),
+    *_notes("one sequence keeps its own cache", "C", "--cache-ram -cram N"),
+    # Steps.
+    *_notes("prompts are read in pieces that fit the device; the size changes no result", ALL,
+        "--batch-size -b N", "--ubatch-size -ub N",
+    ),
+    *_notes("attention is one pass over the cache on every device", ALL,
+        "--flash-attn -fa on|off|auto",
+    ),
+    *_notes("tokens are picked where the logits are", ALL,
+        "--backend-sampling -bs", "--spec-draft-backend-sampling",
+        "--no-spec-draft-backend-sampling",
+    ),
+    *_notes("the sequences of all requests share each step; --parallel 1 runs one at a time", "S",
+        "--cont-batching -cb", "--no-cont-batching -nocb",
+    ),
+    *_notes("one sequence runs", "CP", "--parallel -np N"),
+    *_notes("a full context ends the text; nothing is shifted out", ALL, "--keep N"),
+    *_notes("a full context ends the text; nothing is shifted out", "C", "--context-shift"),
+    *_ours(_nothing, "C", "--no-context-shift"),
+    *_notes("kernels are compiled and loaded before the first request", "SC",
+        "--warmup", "--no-warmup",
+    ),
+    *_notes("drafts are not trees", ALL, "--spec-draft-p-split --draft-p-split X"),
+    # Models.
+    *_refused("download the file and give it with -m FILE, or -md FILE", ALL,
+        "--hf-repo -hf -hfr OWNER/NAME", "--hf-file -hff FILE", "--hf-token -hft TOKEN",
+        "--spec-draft-hf --hf-repo-draft -hfd -hfrd OWNER/NAME", "--model-url -mu URL",
+        "--docker-repo -dr NAME",
+    ),
+    *_refused("download the file and give it with -m FILE, or -md FILE", "S",
+        "--embd-gemma-default", "--fim-qwen-1.5b-default", "--fim-qwen-3b-default",
+        "--fim-qwen-7b-default", "--fim-qwen-7b-spec", "--fim-qwen-14b-spec",
+        "--fim-qwen-30b-default",
+    ),
+    *_refused("download the file and give it with -m FILE, or -md FILE", "SC",
+        "--gpt-oss-20b-default", "--gpt-oss-120b-default", "--vision-gemma-4b-default",
+        "--vision-gemma-12b-default",
+    ),
+    *_ours(_nothing, ALL, "--offline"),
+    *_refused("merge the adapter into the model first", ALL,
+        "--lora FILE", "--lora-scaled FILE:SCALE",
+    ),
+    *_refused("merge the adapter into the model first", "S", "--lora-init-without-apply"),
+    *_refused("no other flag does this", ALL,
+        "--control-vector FILE", "--control-vector-scaled FILE:SCALE",
+        "--control-vector-layer-range FIRST LAST",
+    ),
+    *_refused("a file is run with the values in it", ALL,
+        "--override-kv KEY=TYPE:VALUE", "--rope-scaling NAME", "--rope-scale X",
+        "--rope-freq-base X", "--rope-freq-scale X", "--yarn-orig-ctx N", "--yarn-ext-factor X",
+        "--yarn-attn-factor X", "--yarn-beta-slow X", "--yarn-beta-fast X",
+    ),
+    *_refused("spec convert check FILE looks at every tensor", ALL, "--check-tensors"),
+    *_refused("images and sound are not read", "SC",
+        "--mmproj -mm FILE", "--mmproj-url -mmu URL", "--image-min-tokens N",
+        "--image-max-tokens N", "--video-fps X", "--video-timestamp-interval N",
+        "--video-ffmpeg-dir DIR",
+    ),
+    *_refused("images and sound are not read", "C", "--image --audio --video FILE"),
+    *_refused("images and sound are not read", "S",
+        "--mtmd-batch-max-tokens N", "--media-path DIR",
+    ),
+    *_ours(_nothing, "SC", "--no-mmproj", "--no-mmproj-auto"),
+    *_refused("one server runs one model; start a server for each", "S",
+        "--models-dir DIR", "--models-preset FILE", "--models-max N", "--models-autoload",
+        "--no-models-autoload",
+    ),
+    *_refused("from Python, nextn.load(FILE).embed(TEXT) gives vectors", "S",
+        "--embedding --embeddings", "--rerank --reranking", "--pooling NAME", "--embd-normalize N",
+    ),
+    # Text and chat.
+    *_refused("requests have the field ignore_eos", "S", "--ignore-eos"),
+    *_refused("requests have the field stop", "S", "--reverse-prompt -r TEXT"),
+    *_refused("requests have the fields grammar and json_schema", "S",
+        "--grammar GBNF", "--grammar-file FILE", "--json-schema -j SCHEMA",
+        "--json-schema-file -jf FILE",
+    ),
+    *_refused("spec generate has it", "P",
+        "--grammar GBNF", "--grammar-file FILE", "--json-schema -j SCHEMA",
+        "--json-schema-file -jf FILE",
+    ),
+    *_refused("return_tokens in requests, or --json, gives the ids of all tokens", "SC",
+        "--special -sp",
+    ),
+    *_refused("text before and behind a gap is put together as the file says", "S", "--spm-infill"),
+    *_refused("text files are read with --file", "CP", "--binary-file -bf FILE"),
+    *_ours(_nothing, "C", "--jinja"),
+    *_notes("chat templates are always Jinja", "SC", "--no-jinja"),
+    *_ours(lambda: ["--chat"], "C", "--single-turn -st"),
+    *_ours(_nothing, "C", "--no-conversation -no-cnv"),
+    *_refused("--chat holds a conversation", "C",
+        "--interactive -i", "--interactive-first -if", "--in-prefix TEXT", "--in-suffix TEXT",
+    ),
+    *_refused("thoughts are part of the reply, or of reasoning_content", "SC",
+        "--skip-chat-parsing",
+    ),
+    *_ours(_nothing, "SC", "--no-skip-chat-parsing"),
+    *_notes("what a conversation keeps of its thoughts is decided by the template", "SC",
+        "--reasoning-preserve", "--no-reasoning-preserve",
+    ),
+    *_refused("thinking ends where the model ends it", "SC", "--reasoning-budget-message TEXT"),
+    *_notes("requests say so with continue_final_message", "S",
+        "--prefill-assistant", "--no-prefill-assistant",
+    ),
+    # Server.
+    *_notes("all methods and headers that an API client sends are allowed", "S",
+        "--cors-methods METHODS", "--cors-headers HEADERS", "--cors-credentials",
+        "--no-cors-credentials",
+    ),
+    *_refused("let a proxy in front remove the prefix", "S", "--api-prefix PREFIX"),
+    *_refused("put a proxy in front of several servers, or use --replicas", "S", "--reuse-port"),
+    *_refused("the server's page is its own; --no-ui leaves it out", "S", "--path DIR"),
+    *_notes("the page has no settings", "S",
+        "--ui-config --webui-config JSON", "--ui-config-file --webui-config-file FILE",
+    ),
+    *_notes("settings are changed by starting again", "S", "--props"),
+    *_notes("models have names alone (--alias)", "S", "--tags A,B"),
+    *_refused("clients run tools; the server returns their calls", "S",
+        "--tools A,B", "--tools-runtime NAME", "--mcp-servers-config FILE",
+        "--mcp-servers-json JSON", "--agent -ag", "--ui-mcp-proxy --webui-mcp-proxy",
+    ),
+    *_ours(_nothing, "S", "--no-agent -no-ag", "--no-ui-mcp-proxy --no-webui-mcp-proxy"),
+    # Printing.
+    *_ours(lambda: ["--help"], ALL, "--usage"),
+    *_ours(lambda: ["--quiet"], ALL, "--log-disable"),
+    *_ours(lambda: ["--verbose"], ALL, "--log-verbose"),
+    *_ours(_verbosity, ALL, "--verbosity --log-verbosity -lv N"),
+    *_ours(_nothing, ALL, "--no-log-jsonl"),
+    *_notes("lines on stderr have one form; NO_COLOR=1 leaves colours out", ALL,
+        "--log-colors on|off|auto", "--log-prefix", "--no-log-prefix", "--log-timestamps",
+        "--no-log-timestamps",
+    ),
+    *_refused("redirect stderr: 2> FILE", ALL, "--log-file FILE", "--log-jsonl"),
+    *_refused("prompts are never written to a log", "SC", "--log-prompts-dir DIR"),
+    *_notes("colours are for terminals; NO_COLOR=1 leaves them out", "C",
+        "--color -co on|off|auto",
+    ),
+    *_ours(lambda wanted: ["--color"] if wanted == "on" else [], "P", "-co on|off|auto"),
+    *_notes("--quiet prints the text alone", "C", "--show-timings", "--no-show-timings"),
+    *_notes("--quiet prints the text alone", ALL, "--perf", "--no-perf"),
+    *_notes("--json counts the tokens of the prompt", "C",
+        "--verbose-prompt",
+    ),
+    *_notes("the terminal is used plainly", "C", "--simple-io", "--multiline-input -mli"),
+    *_refused("redirect stdout: > FILE", "C", "--output --output-file -o FILE"),
+    *_refused("any OpenAI client talks to a server", "C", "--server-base URL"),
+    *_refused("there is none", ALL, "--completion-bash"),
+    *_refused("files are named with -m", ALL, "--cache-list -cl"),
+    *_refused("--device takes cpu, cuda, cuda:1 and so on", ALL, "--list-devices"),
+)  # fmt: skip
+
+# Variables of llama.cpp, and the flag that each sets where a command has it.
+ENVIRONMENT: Final[dict[str, str]] = {
+    f"LLAMA_ARG_{name}": flag
+    for name, flag in {
+        "MODEL": "--model",
+        "CTX_SIZE": "--ctx-size",
+        "N_PREDICT": "--predict",
+        "THREADS": "--threads",
+        "CACHE_TYPE_K": "--cache-type-k",
+        "CACHE_TYPE_V": "--cache-type-v",
+        "TEMPERATURE": "--temp",
+        "TOP_K": "--top-k",
+        "TOP_P": "--top-p",
+        "MIN_P": "--min-p",
+        "REPEAT_PENALTY": "--repeat-penalty",
+        "PRESENCE_PENALTY": "--presence-penalty",
+        "FREQUENCY_PENALTY": "--frequency-penalty",
+        "SPEC_TYPE": "--spec-type",
+        "SPEC_DRAFT_MODEL": "--spec-draft-model",
+        "SPEC_DRAFT_N_MAX": "--spec-draft-n-max",
+        "SPEC_DRAFT_N_MIN": "--spec-draft-n-min",
+        "SPEC_DRAFT_P_MIN": "--spec-draft-p-min",
+        "HOST": "--host",
+        "PORT": "--port",
+        "N_PARALLEL": "--parallel",
+        "ALIAS": "--alias",
+        "API_KEY_FILE": "--api-key-file",
+        "SSL_KEY_FILE": "--ssl-key-file",
+        "SSL_CERT_FILE": "--ssl-cert-file",
+        "CORS_ORIGINS": "--cors-origins",
+        "TIMEOUT": "--timeout",
+        "CACHE_RAM": "--cache-ram",
+        "CACHE_PROMPT": "--cache-prompt",
+        "ENDPOINT_METRICS": "--metrics",
+        "ENDPOINT_SLOTS": "--slots",
+        "UI": "--ui",
+        "CHAT_TEMPLATE": "--chat-template",
+        "CHAT_TEMPLATE_FILE": "--chat-template-file",
+        "CHAT_TEMPLATE_KWARGS": "--chat-template-kwargs",
+        "THINK": "--reasoning-format",
+        "REASONING": "--reasoning",
+        "REASONING_EFFORT": "--reasoning-effort",
+        "THINK_BUDGET": "--reasoning-budget",
+    }.items()
+} | {"LLAMA_API_KEY": "--api-key"}
