@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
@@ -75,7 +76,9 @@ def read_template(options: ChatOptions | TemplateOptions) -> str | None:
     """The text of a template from outside the model's file."""
     given = one_of("chat-template", options.chat_template, options.chat_template_file)
     name = options.chat_template
-    return given if name is None else BUILT_IN.get(name)
+    if name is None or re.search(r"[\s{]", name):  # no name, but a template itself
+        return given
+    return BUILT_IN.get(name)
 
 
 def start_renderer() -> None:

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from .console import Console, print_error
 from .scale_options import ScaleOptions, cpus_of, gpus_of, place_in_replica
-from .serve_options import ListenOptions, open_listener
+from .serve_options import ListenOptions, open_listeners
 from .served_model import ServedModel
 from .shared_options import PlaceOptions
 from .usage import UsageError, describe, failure_line
@@ -45,7 +45,7 @@ def serve_replicas(
     from ..core.server.replicas.ray_cluster import RayCluster
     from ..core.server.replicas.ray_replicas import RayReplicas
 
-    sock, url = open_listener(listen, settings)
+    sockets, url = open_listeners(listen, settings)
     output.note(f"loading    {recipe.model}")
     sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115 - Ray reports lost actors there
     cluster = RayCluster(plan)
@@ -57,7 +57,7 @@ def serve_replicas(
             size = f"{plan.replicas} replicas of {replicas.n_slots} slots"
             output.remark(f"ready      {url} ({size})")
 
-        serving = IngressServing(replicas, settings, sock, ready)
+        serving = IngressServing(replicas, settings, sockets, ready)
         code = serving.run()
     finally:
         cluster.close()

@@ -25,7 +25,8 @@ from .serve_options import (
     ListenOptions,
     TemplateOptions,
     build_settings,
-    open_listener,
+    open_listeners,
+    share_context,
 )
 from .served_model import ServedModel
 from .shared_options import ModelOptions, PlaceOptions, VoiceOptions
@@ -58,7 +59,7 @@ def serve(  # noqa: PLR0913 - groups of flags
     """Answer requests over HTTP, as llama-server and OpenAI do.
 
     Sampling values come from the request, else from flags, else from what the model's file
-    recommends, else from the defaults shown here. --ctx-size is the context of each sequence.
+    recommends, else from the defaults shown here. --parallel sequences share --ctx-size.
     """
     from ..core.model_names import is_bundled
 
@@ -70,7 +71,10 @@ def serve(  # noqa: PLR0913 - groups of flags
     plan = read_plan(scale, place)
     source = read_template(templates)
     switches = read_switches(templates)
-    settings = build_settings(listen, limits, cache, templates, sampling, switches)
+    settings = build_settings(
+        listen, limits, cache, templates, sampling, switches, verbose=voice.verbose
+    )
+    place = share_context(place, listen)
     if is_bundled(model):
         settings = replace(settings, writes_text=True)
     for path in (model, *(spec.draft_models or ())):
@@ -89,18 +93,18 @@ def serve(  # noqa: PLR0913 - groups of flags
     if plan is not None:
         print_choice(models, model, output)
         serve_replicas(recipe, settings, listen, plan, output)
-    opened = open_listener(listen, settings)
+    opened = open_listeners(listen, settings)
     print_choice(models, model, output)
     serve_one(recipe, settings, opened, output)
 
 
 def serve_one(
-    recipe: ServedModel, settings: ServerSettings, opened: tuple[socket, str], output: Console
+    recipe: ServedModel, settings: ServerSettings, opened: tuple[list[socket], str], output: Console
 ) -> NoReturn:
-    """Answer on a socket, whose address is beside it."""
+    """Answer on sockets; the address of the first is beside them."""
     from ..core.server.worker import Worker
 
-    sock, url = opened
+    sockets, url = opened
     worker = Worker(
         lambda: recipe.load(output),
         max_queue=settings.max_queue,
@@ -117,7 +121,7 @@ def serve_one(
     worker.begin()
     from ..core.server.serving import Serving  # takes a while, in which the model loads
 
-    serving = Serving(worker, settings, sock, ready)
+    serving = Serving(worker, settings, sockets, ready)
     code = serving.run()
     finish(serving, code)
 

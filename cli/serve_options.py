@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from socket import socket
 
     from ..core.server.settings import ServerSettings
+    from .shared_options import PlaceOptions
 
 DEFAULT_PORT: Final = 8080
 _MIB: Final = 1 << 20
@@ -24,17 +26,22 @@ _MIB: Final = 1 << 20
 
 @flag_group("Server")
 class ListenOptions:
-    host: str = flag("--host ADDRESS", "Address to listen on.", "127.0.0.1")
+    host: str = flag("--host A,B", "Addresses to listen on.", "127.0.0.1")
     port: int = flag("--port N", "Port; 0: any free one.", DEFAULT_PORT, min=0, max=65535)
     parallel: int = flag(
         "--parallel -np N",
-        "Number of sequences that run at the same time, each with a context of its own; -1: 4, or "
-        "fewer if memory is short.",
+        "Number of sequences that run at the same time, which share --ctx-size as in llama-server; "
+        "-1: 4, or fewer if memory is short, each with all of it.",
         -1,
         min=-1,
         max=256,
     )
+    kv_unified: bool = flag(
+        "--kv-unified/--no-kv-unified -kvu",
+        "All of --ctx-size for each of --parallel sequences instead of a share.",
+    )
     alias: str | None = flag("--alias -a A,B", "Names of the model; the first one is shown.")
+    tags: str | None = flag("--tags A,B", "Words about the model, shown in /v1/models.")
     api_key: list[str] | None = flag(
         "--api-key A,B", "Keys, one of which every request needs (or SPEC_API_KEY)."
     )
@@ -58,7 +65,7 @@ class LimitOptions:
     ui: bool = flag("--ui/--no-ui --webui/--no-webui", "Web page at /.", True)
     predict: int = flag(
         "--predict --n-predict -n N",
-        "Maximum number of tokens of a response; -1: until the context is full.",
+        "Maximum number of tokens where a request sets none; -1: until the context is full.",
         UNLIMITED,
         min=-1,
     )
@@ -123,8 +130,8 @@ class CacheOptions:
 class TemplateOptions:
     chat_template: str | None = flag(
         "--chat-template NAME",
-        "Chat template: chatml, gemma, deepseek3, ..., or the name of another one in the model's "
-        "file.",
+        "Chat template: chatml, gemma, deepseek3, ..., the name of another one in the model's "
+        "file, or a Jinja template itself.",
     )
     chat_template_file: Path | None = flag("--chat-template-file FILE", "File of a Jinja template.")
     chat_template_kwargs: str | None = flag(
@@ -134,6 +141,11 @@ class TemplateOptions:
     reasoning: str | None = REASONING
     reasoning_effort: str | None = REASONING_EFFORT
     reasoning_budget: int | None = REASONING_BUDGET
+    prefill_assistant: bool = flag(
+        "--prefill-assistant/--no-prefill-assistant",
+        "A chat that ends with a message of the assistant is continued there.",
+        True,
+    )
     jinja: bool = flag("--jinja", "Accepted, and always on.")
     reasoning_format: str = flag(
         "--reasoning-format FORMAT",
@@ -150,11 +162,15 @@ def build_settings(
     templates: TemplateOptions,
     sampling: SamplingOptions,
     switches: dict[str, Any],
+    *,
+    verbose: bool = False,
 ) -> ServerSettings:
     """The settings that the flags make; a wrong flag is a usage error."""
     from ..core.server.settings import ServerSettings
     from ..core.server.slot_folder import check_folder
 
+    if not _parts(listen.host):
+        raise typer.BadParameter("--host must name an address")
     if listen.parallel == 0:
         raise typer.BadParameter("--parallel must be at least 1, or -1, got 0")
     for path in (listen.ssl_key_file, listen.ssl_cert_file):
@@ -164,12 +180,14 @@ def build_settings(
         if cache.slot_save_path is not None:
             check_folder(cache.slot_save_path)
         return ServerSettings(
-            host=listen.host,
+            hosts=_parts(listen.host),
             api_keys=read_keys(listen),
             is_open=listen.insecure,
             allowed_hosts=tuple(name.lower() for name in _parts(listen.allowed_hosts)),
             cors_origins=_parts(listen.cors_origins),
             alias=_parts(listen.alias),
+            tags=_parts(listen.tags),
+            verbose=verbose,
             with_metrics=limits.metrics,
             with_slots=limits.slots,
             with_page=limits.ui,
@@ -182,6 +200,7 @@ def build_settings(
             slot_folder=cache.slot_save_path,
             caches_prompts=cache.cache_prompt,
             sleep_s=max(cache.sleep_idle_seconds, 0),
+            prefills=templates.prefill_assistant,
             template_kwargs=tuple(switches.items()),
             reasoning_format=templates.reasoning_format,
             ssl_key=_path(listen.ssl_key_file),
@@ -189,15 +208,30 @@ def build_settings(
         )
 
 
-def open_listener(listen: ListenOptions, settings: ServerSettings) -> tuple[socket, str]:
-    """The socket that the server listens on, and its URL."""
+def share_context(place: PlaceOptions, listen: ListenOptions) -> PlaceOptions:
+    """With the context of one sequence, which --parallel sequences have --ctx-size for."""
+    if listen.parallel < 2 or listen.kv_unified or not place.ctx_size:
+        return place
+    share = place.ctx_size // listen.parallel
+    if not share:
+        raise typer.BadParameter(
+            f"--ctx-size {place.ctx_size} is shared by --parallel {listen.parallel} sequences: "
+            "that is less than a token for each"
+        )
+    return replace(place, ctx_size=share)
+
+
+def open_listeners(listen: ListenOptions, settings: ServerSettings) -> tuple[list[socket], str]:
+    """The sockets that the server listens on, all on one port, and the URL of the first."""
     from ..core.server.sockets import check_certificate, open_socket, url_of
 
     if settings.ssl_cert is not None and settings.ssl_key is not None:
         check_certificate(settings.ssl_cert, settings.ssl_key)
-    sock = open_socket(listen.host, listen.port)
-    is_secure = settings.ssl_cert is not None
-    return sock, url_of(listen.host, sock.getsockname()[1], is_secure=is_secure)
+    first, *others = settings.hosts
+    sockets = [open_socket(first, listen.port)]
+    port = sockets[0].getsockname()[1]
+    sockets += [open_socket(host, port) for host in others]
+    return sockets, url_of(first, port, is_secure=settings.ssl_cert is not None)
 
 
 def read_keys(listen: ListenOptions) -> tuple[str, ...]:

@@ -144,7 +144,8 @@ class ChatOptions:
     )
     chat_template: str | None = flag(
         "--chat-template NAME",
-        "Name of the chat template: chatml, gemma, deepseek3, ..., or one in the model file.",
+        "Name of the chat template: chatml, gemma, deepseek3, ..., or one in the model file; or a "
+        "Jinja template itself.",
     )
     chat_template_file: Path | None = flag(
         "--chat-template-file FILE", "File with a chat template, Jinja."

@@ -74,7 +74,7 @@ def _model(service: Service, names: tuple[str, ...]) -> dict[str, Any]:
         "max_model_len": service.n_ctx,
         "context_length": service.n_ctx,
         "aliases": list(names),
-        "tags": [],
+        "tags": list(service.settings.tags),
         "meta": {
             "vocab_type": runtime.tokenizer.model,
             "n_vocab": runtime.n_vocab,
@@ -200,7 +200,10 @@ async def metrics(request: Request) -> Response:
     if not service.settings.with_metrics:
         raise not_supported("/metrics, which needs --metrics,")
     text = exposition(service.worker, service.model_name)
-    return Response(text, media_type=CONTENT_TYPE)
+    response = Response(text, media_type=CONTENT_TYPE)
+    started = str(service.started_at).encode()
+    response.raw_headers.append((b"Process-Start-Time-Unix", started))
+    return response
 
 
 def _service(request: Request) -> Service:

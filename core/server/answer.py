@@ -16,7 +16,14 @@ _STOP_TYPES: Final = {EOS: "eos", STOP: "word", LIMIT: "limit", CONTEXT: "limit"
 
 
 class Answer:
-    def __init__(self, job: Job, tokenizer: Tokenizer, *, is_silent: bool = False) -> None:
+    def __init__(
+        self,
+        job: Job,
+        tokenizer: Tokenizer,
+        *,
+        is_silent: bool = False,
+        has_drafters: bool = True,
+    ) -> None:
         self.job = job
         self.text_parts: list[str] = []
         self.tokens: list[int] = []  # the one that ended the text included
@@ -28,6 +35,7 @@ class Answer:
         self.error: NextnError | None = None
         self.is_open = False  # its `opening` has been sent
         self._tokenizer, self._is_silent = tokenizer, is_silent
+        self._has_drafters = has_drafters
         self._with_logprobs = job.params.logprobs is not None
         self._with_rejected = job.params.with_rejected
         # Not yet sent: what waits for the rest of a character or of a stop string, and came since.
@@ -111,6 +119,7 @@ class Answer:
         """Under llama.cpp's names."""
         stats = self.stats
         n_read = stats.prompt_n - stats.cached_n
+        n_steps = max(len(self.tokens) - 1, 0)  # the first token comes with the prompt
         found = {
             "cache_n": stats.cached_n,
             "prompt_n": n_read,
@@ -119,10 +128,10 @@ class Answer:
             "prompt_per_second": stats.prompt_per_second,
             "predicted_n": len(self.tokens),
             "predicted_ms": stats.predicted_ms,
-            "predicted_per_token_ms": stats.predicted_ms / max(stats.predicted_n, 1),
-            "predicted_per_second": stats.predicted_per_second,
+            "predicted_per_token_ms": stats.predicted_ms / n_steps if n_steps else 0.0,
+            "predicted_per_second": 1000 * n_steps / stats.predicted_ms if n_steps else 0.0,
         }
-        if stats.drafts:
+        if self._has_drafters:
             found["draft_n"] = stats.draft_n
             found["draft_n_accepted"] = stats.draft_n_accepted
         return found

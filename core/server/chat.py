@@ -16,6 +16,7 @@ from .guard import owner_of
 from .json_body import aside, read_object
 from .openai_format import OpenAIFormat, finish_reason
 from .parsed_request import ParsedRequest, parse_request
+from .replies import JsonResponse
 from .reply_rules import bind
 from .request_bodies import ChatBody
 from .request_decoding import refuse
@@ -39,6 +40,14 @@ async def chat_completions(request: Request) -> Response:
     return await start(service, await aside(body.size, read))
 
 
+async def input_tokens(request: Request) -> Response:
+    """The size of a chat as a prompt."""
+    service: Service = request.app.state.service
+    body = await read_object(request, service.settings, ChatBody)
+    prompt = await read_chat_prompt(service, body)
+    return JsonResponse({"object": "response.input_tokens", "input_tokens": len(prompt.tokens)})
+
+
 def read_logprobs(body: ChatBody) -> int | None:
     if not body.logprobs:
         if body.top_logprobs:
@@ -54,7 +63,7 @@ class ChatFormat(OpenAIFormat):
     def __init__(
         self, parsed: ParsedRequest, service: Service, prompt: ChatPrompt, reasoning: str
     ) -> None:
-        super().__init__(parsed)
+        super().__init__(parsed, service)
         self._tokenizer, self._prompt, self._reasoning = service.tokenizer, prompt, reasoning
         # Without marks of calls or thoughts, text goes out as it comes.
         self._parses = prompt.has_marks(splits_thoughts=reasoning != "none")

@@ -71,11 +71,13 @@ class ChatPrompt(Struct, frozen=True):
 
 async def read_chat_prompt(service: Service, body: ChatBody) -> ChatPrompt:
     messages, tools = read_messages(body), read_tools(body)
-    switches = switches_of(body, dict(service.settings.template_kwargs))
-    goes_on = bool(body.continue_final_message)
+    template = service.loaded.template or ChatTemplate(CHATML)
+    # As in llama-server, a model that can be made to think does, unless flags or requests say no.
+    usual = {"enable_thinking": True} if "enable_thinking" in template.source else {}
+    switches = switches_of(body, usual | dict(service.settings.template_kwargs))
+    goes_on = _goes_on(service, body, messages)
     add_prompt = not goes_on if body.add_generation_prompt is None else body.add_generation_prompt
     mark = _marked(body, messages) if goes_on else None
-    template = service.loaded.template or ChatTemplate(CHATML)
     style = find_call_style(template.source) if tools.is_offered else None
     if style is not None and not style.is_native:
         messages, shown = tools.taught(messages, style), None
@@ -91,6 +93,20 @@ async def read_chat_prompt(service: Service, body: ChatBody) -> ChatPrompt:
     thoughts, answer = find_thinking_texts(template.source), find_answer_marks(template.source)
     is_harmony = speaks_harmony(template.source)
     return ChatPrompt(text, tools, style, thoughts, answer, tokens, is_harmony)
+
+
+def _goes_on(service: Service, body: ChatBody, messages: list[dict[str, Any]]) -> bool:
+    """Whether the reply continues the last message; as in llama-server, it does where that is the
+    assistant's and the request does not say."""
+    if body.continue_final_message is not None:
+        return body.continue_final_message
+    roles = [message["role"] for message in messages[-2:]]
+    says_so = body.add_generation_prompt is not None
+    if says_so or not service.settings.prefills or roles[-1] != "assistant":
+        return False
+    if roles == ["assistant", "assistant"]:
+        refuse("messages", "may end with one message of the assistant, which is continued")
+    return not messages[-1].get("tool_calls")
 
 
 def switches_of(body: ChatBody, usual: Mapping[str, Any]) -> dict[str, Any]:

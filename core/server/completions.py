@@ -33,7 +33,7 @@ async def completions(request: Request) -> Response:
     def read() -> CompletionFormat:
         prompts = read_prompts(body.prompt, service.tokenizer, service.n_ctx)
         return CompletionFormat(
-            parse_request(service, body, prompts, logprobs=body.logprobs, owner=owner)
+            parse_request(service, body, prompts, logprobs=body.logprobs, owner=owner), service
         )
 
     return await start(service, await aside(body.size, read))

@@ -72,7 +72,11 @@ class GenerationResponse(Response):
     def __init__(self, service: Service, jobs: Sequence[Job], form: Format) -> None:
         self.service, self.jobs, self.form = service, jobs, form
         parsed = form.parsed
-        self.answers = [Answer(job, service.tokenizer, is_silent=parsed.is_silent) for job in jobs]
+        drafts = bool(service.runtime.spec_types)
+        self.answers = [
+            Answer(job, service.tokenizer, is_silent=parsed.is_silent, has_drafters=drafts)
+            for job in jobs
+        ]
         self.mailbox: Mailbox = jobs[0].mailbox
         self.waits_since = 0.0  # for the client to read
         self.sent_at = time.perf_counter()

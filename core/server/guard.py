@@ -18,7 +18,7 @@ from .settings import ServerSettings
 
 PUBLIC: Final = frozenset(("/health", "/v1/health"))
 OWNER: Final = "spec.owner"  # in the scope: whose request it is
-_METHODS: Final = "GET, POST, OPTIONS"
+_METHODS: Final = b"GET, POST, DELETE, OPTIONS"
 _MAX_KEY: Final = 4096  # characters
 
 
@@ -94,10 +94,11 @@ def _with_cors(send: Send, origin: str) -> Send:
     async def wrapped(message: Message) -> None:
         if message["type"] == "http.response.start":
             headers = MutableHeaders(raw=list(message.get("headers", [])))
-            headers["Access-Control-Allow-Origin"] = origin
-            headers["Access-Control-Allow-Credentials"] = "true"
             headers.add_vary_header("Origin")
-            message = {**message, "headers": headers.raw}
+            # Capitals as llama-server writes them, for clients that look at names letter by letter.
+            origins = (b"Access-Control-Allow-Origin", origin.encode("latin-1"))
+            credentials = (b"Access-Control-Allow-Credentials", b"true")
+            message = {**message, "headers": [*headers.raw, origins, credentials]}
         await send(message)
 
     return wrapped
@@ -108,10 +109,12 @@ async def _preflight(
 ) -> None:
     from starlette.responses import Response
 
-    response = Response(status_code=204 if allowed else 403)
-    if allowed:
+    response = Response(status_code=200)
+    if allowed:  # without these headers a browser sends nothing
         wanted = headers.get("access-control-request-headers", "*")
-        response.headers["Access-Control-Allow-Methods"] = _METHODS
-        response.headers["Access-Control-Allow-Headers"] = wanted
-        response.headers["Access-Control-Max-Age"] = "600"
+        response.raw_headers += [
+            (b"Access-Control-Allow-Methods", _METHODS),
+            (b"Access-Control-Allow-Headers", wanted.encode("latin-1")),
+            (b"Access-Control-Max-Age", b"600"),
+        ]
     await response(scope, receive, send)

@@ -38,6 +38,7 @@ class Job(Struct, eq=False):
     wanted_slot: int = NO_SLOT  # `id_slot` of the request
     max_ms: float = 0.0  # of generation, if there is a newline by then; 0: no limit
     reports: bool = False  # `Progress` while the prompt is read
+    has_reported: bool = False
     is_followed: bool = True  # wake the request at every event, not only at the last
     submitted_at: float = 0.0
     slot: int = NO_SLOT
@@ -147,12 +148,21 @@ class ActiveJobs:
             if event.stop_reason is not None:
                 event = self._end(job, event, now)
             if event.token != NO_TOKEN:
+                if job.reports and not job.first_at and job not in n_tokens:
+                    self._report(job, now, is_done=True)
                 n_tokens[job] = n_tokens.get(job, 0) + 1
             if job.max_ms and "\n" in event.text:
                 job.has_new_line = True
             job.mailbox.put(job.place, event)
             if job.is_followed or event.stop_reason is not None:
                 touch(job.mailbox)
+        self._count(n_tokens, now, engine)
+        for job in running.values():
+            if job.reports and not job.first_at:
+                self._report(job, now)
+
+    def _count(self, n_tokens: dict[Job, int], now: float, engine: Engine) -> None:
+        """Times of the tokens of a step; what has written long enough ends."""
         for job, n in n_tokens.items():
             if job.first_at:
                 self._totals.between_tokens.add((now - job.last_at) / n, n)
@@ -163,17 +173,19 @@ class ActiveJobs:
             if job.max_ms and job.has_new_line and 1000 * (now - job.first_at) > job.max_ms:
                 job.is_late = True
                 self.cancel(job, LIMIT, engine)
-        for job in running.values():
-            if job.reports and not job.first_at:
-                self._report(job, now)
 
-    def _report(self, job: Job, now: float) -> None:
+    def _report(self, job: Job, now: float, *, is_done: bool = False) -> None:
+        """What was cached, once, then what has been read; all of it before the first token."""
         sequence = job.sequence
-        if sequence is not None and sequence.state is not None:
-            n, cached = sequence.state.n_cells, sequence.stats.cached_n
-            ms = 1000 * (now - job.began_at)
-            job.mailbox.put(job.place, Progress(sequence.n_prompt, cached, n, ms))
-            self._bridge.touch(job.mailbox)
+        if sequence is None or (sequence.state is None and not is_done):
+            return
+        total, cached = sequence.n_prompt, sequence.stats.cached_n
+        if not job.has_reported:
+            job.has_reported = True
+            job.mailbox.put(job.place, Progress(total, cached, cached, 0.0))
+        n = total if sequence.state is None or is_done else sequence.state.n_cells
+        job.mailbox.put(job.place, Progress(total, cached, n, 1000 * (now - job.began_at)))
+        self._bridge.touch(job.mailbox)
 
     def _end(self, job: Job, event: Event, now: float) -> Event:
         """Ends a running sequence. Returns its last event: an error if the engine failed."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from msgspec import to_builtins
@@ -9,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from .answer import Answer
-from .formats import Format, event, progress_object
+from .formats import Format, event, progress_object, progress_timings
 from .generation_response import start
 from .guard import owner_of
 from .json_body import aside, read_object
@@ -48,7 +49,10 @@ class NativeFormat(Format):
         return event(self._partial(answer, text))
 
     def progress(self, answer: Answer, progress: Progress) -> bytes:
-        return event(self._partial(answer, "") | {"prompt_progress": progress_object(progress)})
+        written = self._partial(answer, "") | {"prompt_progress": progress_object(progress)}
+        if self.parsed.timings_each:
+            written["timings"] = progress_timings(progress)
+        return event(written)
 
     def ending(self, answer: Answer) -> bytes:
         """The last event has the tokens that no earlier event had, such as the end token."""
@@ -110,7 +114,7 @@ class NativeFormat(Format):
 
 
 def select(result: dict[str, Any], only: tuple[str, ...]) -> dict[str, Any]:
-    """Applies `response_fields`: `timings/predicted_n` takes one field out of its object."""
+    """Applies `response_fields`: `timings/predicted_n` is a field of an object, under that name."""
     if not only:
         return result
     found = {}
@@ -119,7 +123,7 @@ def select(result: dict[str, Any], only: tuple[str, ...]) -> dict[str, Any]:
         for name in path.split("/"):
             value = value.get(name) if isinstance(value, dict) else None
         if value is not None:
-            found[path.rpartition("/")[2]] = value
+            found[path] = value
     return found
 
 
@@ -127,9 +131,9 @@ def settings_of(service: Service, parsed: ParsedRequest) -> dict[str, Any]:
     """Returns the settings of a request under llama.cpp's names."""
     params = parsed.params
     sampling: dict[str, Any] = to_builtins(params.sampling)
-    sampling["logit_bias"] = [
-        {"token": token, "bias": bias} for token, bias in params.sampling.logit_bias
-    ]
+    banned = sorted(service.tokenizer.eog_ids) if params.ignore_eos else ()
+    biases = (*params.sampling.logit_bias, *((token, -math.inf) for token in banned))
+    sampling["logit_bias"] = [{"token": token, "bias": bias} for token, bias in biases]
     limit = -1 if params.max_tokens is None else params.max_tokens
     return sampling | {
         "n_predict": 0 if parsed.is_silent else limit,

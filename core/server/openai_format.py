@@ -9,10 +9,12 @@ from typing import Any, Final
 from ..generation import EOS, STOP
 from .answer import Answer, now, total_usage
 from .formats import DONE, Format, encode, event, progress_object
+from .native import NativeFormat
 from .parsed_request import ParsedRequest
+from .service import Service
 from .thread_bridge import Progress
 
-FINGERPRINT: Final = "nextn"
+FINGERPRINT: Final = "b0-nextn"  # llama-server's clients expect a build, which begins with b
 
 
 class OpenAIFormat(Format):
@@ -20,8 +22,9 @@ class OpenAIFormat(Format):
     chunk_kind = ""  # `object` of an event
     id_prefix = ""
 
-    def __init__(self, parsed: ParsedRequest) -> None:
+    def __init__(self, parsed: ParsedRequest, service: Service) -> None:
         super().__init__(parsed)
+        self._native = NativeFormat(parsed, service) if parsed.verbose else None
         self.frame = {
             "id": self.id_prefix + secrets.token_urlsafe(18),
             "created": now(),
@@ -56,7 +59,12 @@ class OpenAIFormat(Format):
             "object": self.kind,
             "usage": self.usage(answers),
             "timings": answers[0].timings(),
+            **self.verbose(answers[0]),
         }
+
+    def verbose(self, answer: Answer) -> dict[str, Any]:
+        """Returns llama.cpp's own response beside OpenAI's, if it was requested."""
+        return {} if self._native is None else {"__verbose": self._native.final(answer)}
 
     def usage(self, answers: list[Answer]) -> dict[str, Any]:
         return total_usage(answers)
@@ -72,9 +80,8 @@ class OpenAIFormat(Format):
     def last(self, answer: Answer) -> dict[str, Any]:
         """Returns the fields of the last event of a choice: timings, unless an event with the usage
         follows, which has them."""
-        if self.parsed.with_usage:
-            return self.more(answer)
-        return {"timings": answer.timings()}
+        more = self.more(answer) if self.parsed.with_usage else {"timings": answer.timings()}
+        return more | self.verbose(answer)
 
     @property
     def is_plain(self) -> bool:

@@ -44,6 +44,7 @@ _CHAT: Final = Operation("The reply to messages", results.ChatResult, bodies.Cha
 _INFILL: Final = Operation("Fills a gap", results.NativeResult, bodies.InfillBody, True)
 _RESPONSES: Final = "OpenAI's newer API; stores nothing"
 _LENGTH: Final = ("The length of the prompt", results.InputTokens)
+_CHAT_LENGTH: Final = Operation(*_LENGTH, bodies.ChatBody)
 _OPERATIONS: Final = {
     "/health": _HEALTH,
     "/v1/health": _HEALTH,
@@ -63,6 +64,8 @@ _OPERATIONS: Final = {
     "/v1/completions": _TEXT,
     "/chat/completions": _CHAT,
     "/v1/chat/completions": _CHAT,
+    "/chat/completions/input_tokens": _CHAT_LENGTH,
+    "/v1/chat/completions/input_tokens": _CHAT_LENGTH,
     "/infill": _INFILL,
     "/v1/responses": Operation(_RESPONSES, results.ResponseObject, bodies.ResponsesBody, True),
     "/v1/responses/input_tokens": Operation(*_LENGTH, bodies.ResponsesBody),

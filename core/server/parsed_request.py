@@ -26,6 +26,7 @@ class ParsedRequest(Struct):
     reports: bool = False
     timings_each: bool = False
     with_usage: bool = True
+    verbose: bool = False  # llama.cpp's own response beside OpenAI's
     with_tokens: bool = False
     with_sources: bool = False  # the drafter of each token
     only: tuple[str, ...] = ()  # fields of the response
@@ -81,7 +82,8 @@ def parse_request(
         max_ms=float(body.t_max_predict_ms or 0),
         reports=bool(body.return_progress),
         timings_each=bool(body.timings_per_token),
-        with_usage=stream_options.include_usage is not False,
+        with_usage=bool(stream_options.include_usage),
+        verbose=settings.verbose if body.verbose is None else body.verbose,
         with_tokens=bool(body.return_tokens),
         with_sources=bool(body.return_sources),
         only=tuple(as_list(body.response_fields)),

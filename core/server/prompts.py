@@ -6,7 +6,7 @@ from functools import lru_cache
 from typing import Any, Final
 
 from ..tokenizer import Tokenizer
-from .api_errors import EXCEEDS, ApiError
+from .api_errors import EXCEEDS, ApiError, not_supported
 from .request_bodies import Prompt
 from .request_decoding import refuse
 
@@ -35,6 +35,8 @@ def _several(value: Any) -> list[Any]:
 
 def _tokens_of(value: Any, tokenizer: Tokenizer, n_ctx: int) -> list[int]:
     if isinstance(value, dict):
+        if value.get("multimodal_data"):
+            raise not_supported("multimodal_data")
         value = value.get("prompt_string")
     if isinstance(value, str):
         refuse_endless(value, tokenizer, n_ctx)

@@ -260,6 +260,7 @@ class GenerationBody(SharedBody):
     return_tokens: Flag = None
     return_sources: Annotated[Flag, Meta(description="the drafter of each token")] = None
     timings_per_token: Flag = None
+    verbose: Annotated[Flag, Meta(description="prompt, settings and more, in `__verbose`")] = None
     response_fields: Annotated[Texts, Meta(description="only these are returned")] = None
 
 

@@ -53,6 +53,8 @@ ROUTES: Final = (
     ("/v1/completions", POST, completions.completions),
     ("/chat/completions", POST, chat.chat_completions),
     ("/v1/chat/completions", POST, chat.chat_completions),
+    ("/chat/completions/input_tokens", POST, chat.input_tokens),
+    ("/v1/chat/completions/input_tokens", POST, chat.input_tokens),
     ("/infill", POST, infill.infill),
     ("/v1/responses", POST, responses.responses),
     ("/v1/responses/input_tokens", POST, responses.input_tokens),

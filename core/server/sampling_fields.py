@@ -99,11 +99,9 @@ def read_seed(body: GenerationBody, settings: ServerSettings) -> int:
 
 
 def read_max_tokens(body: GenerationBody, settings: ServerSettings) -> int | None:
-    """Returns the smaller limit of the request and the server; None: no limit."""
+    """Returns the limit of the request, else the server's; None: no limit."""
     given = (body.max_completion_tokens, body.max_tokens, body.n_predict)
-    limit = next((n for n in given if n is not None), None)
-    limits = [n for n in (limit, settings.max_tokens) if n is not None and n >= 0]
-    return min(limits, default=None)
+    return next((n for n in given if n is not None and n >= 0), settings.max_tokens)
 
 
 def read_stops(stops: Stops) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ import signal
 import socket
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import uvicorn
@@ -30,12 +30,12 @@ _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
 
 class Listening(ABC):
-    """An application in this process, from its socket to its last connection."""
+    """An application in this process, from its sockets to its last connection."""
 
-    def __init__(self, settings: ServerSettings, sock: socket.socket) -> None:
+    def __init__(self, settings: ServerSettings, socks: Sequence[socket.socket]) -> None:
         self.settings = settings
         self.n_signals = 0
-        self._sock = sock
+        self._socks = list(socks)
         self._end: asyncio.Task[None] | None = None
         self._server = _Server(_config(self._app(), settings))
 
@@ -86,7 +86,7 @@ class Listening(ABC):
                 break
         self._begin()
         watch = asyncio.create_task(self._watch())
-        await self._server.serve(sockets=[self._sock])
+        await self._server.serve(sockets=self._socks)
         watch.cancel()
         return self._code()
 
@@ -113,13 +113,13 @@ class Serving(Listening):
     """One model behind HTTP."""
 
     def __init__(
-        self, worker: Worker, settings: ServerSettings, sock: socket.socket,
+        self, worker: Worker, settings: ServerSettings, socks: Sequence[socket.socket],
         on_ready: Callable[[], None] = lambda: None,
     ) -> None:  # fmt: skip
         self.service = Service(settings, worker, hang_up=self._hang_up)
         self.worker = worker
         self._on_ready, self._was_ready = on_ready, False
-        super().__init__(settings, sock)
+        super().__init__(settings, socks)
 
     def _app(self) -> ASGIApp:
         return build_app(self.service)

@@ -20,12 +20,15 @@ _LOCAL_NAMES: Final = ("localhost", "localhost.localdomain")
 
 
 class ServerSettings(Struct, frozen=True):
-    host: str = LOCALHOST
+    hosts: tuple[str, ...] = (LOCALHOST,)
     api_keys: tuple[str, ...] = ()
     is_open: bool = False  # may be reached from elsewhere without a key
     allowed_hosts: tuple[str, ...] = ()  # names in Host headers, besides those of this machine
     cors_origins: tuple[str, ...] = ()  # besides pages of this machine; `*`: any origin
     alias: tuple[str, ...] = ()  # names of the model; the first one is shown
+    tags: tuple[str, ...] = ()  # shown in the list of models
+    verbose: bool = False  # default of the request field
+    prefills: bool = True  # a reply continues the assistant's message that a chat ends with
     with_metrics: bool = True
     with_slots: bool = True
     with_page: bool = True
@@ -35,7 +38,7 @@ class ServerSettings(Struct, frozen=True):
     sleep_s: float = 0.0  # the model is unloaded after so long without a request; 0: never
     sampling: SamplingParams = field(default_factory=SamplingParams)  # defaults of requests
     seed: int | None = None  # default of requests; None: drawn for each
-    max_tokens: int | None = None  # of a sequence; a request may only set fewer
+    max_tokens: int | None = None  # of requests that set no limit
     max_queue: int = 512  # requests that may wait
     max_body: int = 16 << 20  # bytes
     max_header: int = 32 << 10  # bytes of all headers together
@@ -51,9 +54,10 @@ class ServerSettings(Struct, frozen=True):
     replicas: int = 1
 
     def __post_init__(self) -> None:
-        if not (is_loopback(self.host) or self.api_keys or self.is_open):
+        public = next((host for host in self.hosts if not is_loopback(host)), None)
+        if public is not None and not (self.api_keys or self.is_open):
             raise ConfigError(
-                f"--host {self.host} can be reached by other machines: give an --api-key, or "
+                f"--host {public} can be reached by other machines: give an --api-key, or "
                 "--insecure if everybody who can reach it may use it"
             )
         if self.reasoning_format not in REASONING_FORMATS:
@@ -67,10 +71,10 @@ class ServerSettings(Struct, frozen=True):
     def knows_host(self, host: str) -> bool:
         """Returns whether a Host header is allowed. A web page whose name resolves to our address
         (DNS rebinding) sends its own name."""
-        if self.api_keys or not is_loopback(self.host):
+        if self.api_keys or not all(map(is_loopback, self.hosts)):
             return True
         name = _name_of(host)
-        return is_local(name) or name in (self.host, *self.allowed_hosts)
+        return is_local(name) or name in (*self.hosts, *self.allowed_hosts)
 
     def knows_origin(self, origin: str) -> bool:
         if ANY_ORIGIN in self.cors_origins or origin in self.cors_origins:

@@ -5,6 +5,8 @@ Rendering happens in another process (`template_client`): a template is untruste
 
 from __future__ import annotations
 
+import json
+import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -72,6 +74,7 @@ class ChatTemplate(Struct, frozen=True):
             "add_generation_prompt": add_generation_prompt,
             "bos_token": bos_token,
             "eos_token": eos_token,
+            **_of_llama_cpp(self.source, tools),
         }
         try:
             text = WORKER.render(self.source, values | kwargs)
@@ -82,6 +85,17 @@ class ChatTemplate(Struct, frozen=True):
     def warm_up(self) -> None:
         """Start the process that renders, without waiting for it."""
         WORKER.start()
+
+
+def _of_llama_cpp(source: str, tools: Sequence[Mapping[str, object]] | None) -> dict[str, object]:
+    """What llama.cpp gives to templates that name it: Llama 3's date, firefunction's tools."""
+    now = time.localtime()
+    values: dict[str, object] = {
+        "date_string": time.strftime("%d %b %Y", now),
+        "datetime": time.strftime("%b %d %Y %H:%M:%S GMT", now),
+        "functions": json.dumps(tools or [], indent=2),
+    }
+    return {name: value for name, value in values.items() if name in source}
 
 
 def load_chat_template(

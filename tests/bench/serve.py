@@ -65,7 +65,7 @@ def _is_well(port: int) -> bool:
 
 def streams(setup: Setup) -> list[Figure]:
     """The same file, prompts, sampling and number of tokens; turn by turn."""
-    flags = ("-np", str(N_STREAMS), "-c", str(N_CTX), "-t", str(setup.threads))
+    flags = ("-np", str(N_STREAMS), "-kvu", "-c", str(N_CTX), "-t", str(setup.threads))
     ours: list[float] = []
     theirs: list[float] = []
     llama = LlamaCpp(
@@ -141,7 +141,7 @@ def _server_that_notes(pipe: Any) -> None:
 def end() -> list[Figure]:
     found = []
     for _ in range(2):
-        with served("-np", "4", "-c", "16384") as server:
+        with served("-np", "4", "-kvu", "-c", "16384") as server:
             found.append(asyncio.run(_end_busy(server)))
     name = "SIGTERM to exit code 0, eight long texts under way"
     return [Figure(name, max(found), "s", at_most=END_S)]
@@ -167,7 +167,7 @@ async def _whatever_comes(port: int) -> None:
 def logprobs() -> list[Figure]:
     """Of texts and tokens, how many are the same with speculation and without."""
     same = n = n_drafted = 0
-    with served("-np", "2", "-c", str(N_CTX)) as server:
+    with served("-np", "2", "-kvu", "-c", str(N_CTX)) as server:
         for i in range(len(PROMPTS)):
             how = {"n_probs": 5, "return_tokens": True, "stream": False}
             body = body_of(i, 200, **how, temperature=0 if i % 2 else 0.8)

@@ -215,7 +215,7 @@ def _speculation(args: tuple[str, ...]) -> list[dict[str, Any]]:
 
 def soak(n: int, *, seed: int = 0, burst: int = BURST, args: tuple[str, ...] = ()) -> Found:
     context = multiprocessing.get_context("spawn")
-    with served("--metrics", "-np", "4", "-c", "4096", *args) as server:
+    with served("--metrics", "-np", "4", "-kvu", "-c", "4096", *args) as server:
         ends, answer = context.Event(), context.Queue()
         prober = context.Process(target=probe, args=(server.port, ends, answer))
         prober.start()

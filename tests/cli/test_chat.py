@@ -32,6 +32,7 @@ def prompt_of(done: subprocess.CompletedProcess[str]) -> str:
         ((), "\1[user|hi]GO"),
         (("-sys", "be kind"), "\1[system|be kind][user|hi]GO"),
         (("--chat-template-kwargs", '{"think": 3}'), "\1[user|hi]think=3GO"),
+        (("--chat-template", "{{ messages[0].content }}!"), "\1hi!"),
         (
             ("--chat-template", "chatml"),
             "\1<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n",

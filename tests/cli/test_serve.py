@@ -128,6 +128,8 @@ def test_what_is_wrong_is_said_before_the_model_loads(real_spec: Run, tmp_path: 
             (["--ssl-key-file", __file__, "--ssl-cert-file", __file__], 1, "no certificate"),
             (["--port", "70000"], 2, "--port"),
             (["-np", "0"], 2, "--parallel must be"),
+            (["-np", "4", "-c", "3"], 2, "is shared by --parallel 4 sequences"),
+            (["--host", ","], 2, "--host must name an address"),
             (["--bogus"], 2, "--bogus"),
             (["--chat-template-kwargs", "[]"], 2, "must be a JSON object"),
         ):
@@ -205,3 +207,22 @@ def test_https(tmp_path: Path) -> None:
         connection = http.client.HTTPSConnection("127.0.0.1", port, context=trusted)
         connection.request("GET", "/health")
         assert json.loads(connection.getresponse().read()) == {"status": "ok"}
+
+
+@pytest.mark.parametrize(("flags", "n_ctx"), [((), 256), (("-kvu",), 512)])
+def test_slots_share_the_context(flags: tuple[str, ...], n_ctx: int) -> None:
+    with serving("-m", "nano", "-c", "512", *flags) as (process, port):
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=HANGS_S)
+        connection.request("GET", "/slots")
+        slots = json.load(connection.getresponse())
+        assert [slot["n_ctx"] for slot in slots] == [n_ctx, n_ctx]
+        assert end(process) == 0
+
+
+def test_several_addresses() -> None:
+    with serving("-m", "nano", "--host", "127.0.0.1,127.0.0.2") as (process, port):
+        for host in ("127.0.0.1", "127.0.0.2"):
+            connection = http.client.HTTPConnection(host, port, timeout=HANGS_S)
+            connection.request("GET", "/health")
+            assert connection.getresponse().status == 200
+        assert end(process) == 0

@@ -1,11 +1,11 @@
-"""`IngressServing`: the server process of several replicas, from its socket to its end."""
+"""`IngressServing`: the server process of several replicas, from its sockets to its end."""
 
 from __future__ import annotations
 
 import asyncio
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from starlette.types import ASGIApp
@@ -20,13 +20,13 @@ _SENDING_S: Final = 0.3  # for the last events to reach clients
 
 class IngressServing(Listening):
     def __init__(
-        self, replicas: ReplicaSet, settings: ServerSettings, sock: socket.socket,
+        self, replicas: ReplicaSet, settings: ServerSettings, socks: Sequence[socket.socket],
         on_ready: Callable[[], None] = lambda: None,
     ) -> None:  # fmt: skip
         self.replicas = replicas
         self.ingress = Ingress(replicas, settings)
         self._on_ready, self._was_ready = on_ready, False
-        super().__init__(settings, sock)
+        super().__init__(settings, socks)
 
     def _app(self) -> ASGIApp:
         return self.ingress.app()

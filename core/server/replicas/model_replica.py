@@ -30,7 +30,7 @@ class ModelReplica:
         """Returns when the model is loaded, or raises the reason why it is not."""
         inner = replace(
             settings, api_keys=(), cors_origins=(), ssl_key=None, ssl_cert=None,
-            host="0.0.0.0", is_open=True, replica=index, replicas=n,
+            hosts=("0.0.0.0",), is_open=True, replica=index, replicas=n,
         )  # fmt: skip
         self.index = index
         self.worker = Worker(load, max_queue=settings.max_queue, queue_s=settings.queue_s)

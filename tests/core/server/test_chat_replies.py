@@ -44,7 +44,7 @@ def qwen() -> Iterator[Server]:
     def make() -> Loaded:
         return prepare(load(nano.path(), "cpu"), 2, ChatTemplate(QWEN))
 
-    server = nano_server()
+    server = nano_server(template_kwargs=(("enable_thinking", False),))
     server.worker._load = make
     with running(server):
         yield server

@@ -19,6 +19,7 @@ def test_the_prompt_ends_where_the_message_does(server: Server) -> None:
     begun = prompt_of(server, messages=BEGUN, continue_final_message=True)
     parsed = prompt_of(server, messages=ASK)
     assert begun == parsed + "for i in "
+    assert prompt_of(server, messages=BEGUN) == begun  # as in llama-server
     closed = prompt_of(server, messages=BEGUN, add_generation_prompt=False)
     assert closed.startswith(begun)
     assert len(closed) > len(begun)
@@ -44,6 +45,12 @@ def test_parts_and_many_replies(server: Server) -> None:
     assert prompt_of(server, messages=empty, continue_final_message=True) == prompt_of(
         server, messages=ASK
     )
+
+
+def test_one_message_of_the_assistant_is_continued(server: Server) -> None:
+    status, error = server.refused("/v1/chat/completions", {"messages": [*BEGUN, BEGUN[-1]]})
+    assert status == 400
+    assert "may end with one message of the assistant" in error["message"]
 
 
 CALLED = {

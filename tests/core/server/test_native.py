@@ -92,10 +92,37 @@ def test_progress(server: Server, path: str) -> None:
     assert all(each["total"] == told[0]["total"] for each in told)
 
 
+@pytest.mark.parametrize("path", ["/completion", "/v1/chat/completions"])
+def test_progress_of_a_short_prompt_is_its_start_and_its_end(server: Server, path: str) -> None:
+    body: dict[str, Any] = {"prompt": "a = 1", "messages": [{"role": "user", "content": "a = 1"}]}
+    events = server.events(path, return_progress=True, timings_per_token=True, max_tokens=1, **body)
+    first, last = (event for event in events if "prompt_progress" in event)
+    assert first["prompt_progress"]["processed"] == first["prompt_progress"]["cache"]
+    assert last["prompt_progress"]["processed"] == last["prompt_progress"]["total"]
+    if path == "/completion":
+        assert first["timings"]["prompt_n"] == first["timings"]["prompt_ms"] == 0
+        assert last["timings"]["prompt_n"] > 0 < last["timings"]["prompt_ms"]
+
+
 def test_fields_of_the_response(server: Server) -> None:
     fields = ["content", "timings/predicted_n", "generation_settings/top_k", "nothing"]
     done = server.post("/completion", response_fields=fields, **GREEDY)
-    assert set(done) == {"content", "predicted_n", "top_k"}
+    assert set(done) == {"content", "timings/predicted_n", "generation_settings/top_k"}
+
+
+def test_the_end_of_text_is_among_the_biases_of_ignore_eos(server: Server) -> None:
+    for ignores in (True, False):
+        done = server.post("/completion", ignore_eos=ignores, **GREEDY)
+        biases = done["generation_settings"]["logit_bias"]
+        assert bool(biases) == ignores
+        assert all(each["bias"] is None for each in biases)  # -inf
+
+
+def test_a_rate_is_over_the_steps_after_the_first_token(server: Server) -> None:
+    one = server.post("/completion", prompt="a", n_predict=1)["timings"]
+    assert (one["predicted_per_second"], one["predicted_per_token_ms"]) == (0, 0)
+    many = server.post("/completion", prompt="a", n_predict=9, ignore_eos=True)["timings"]
+    assert many["predicted_per_second"] == pytest.approx(8000 / many["predicted_ms"])
 
 
 def test_kinds_of_prompts(server: Server) -> None:

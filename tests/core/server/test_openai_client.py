@@ -41,7 +41,10 @@ def test_chat(client: openai.OpenAI) -> None:
 
 def test_a_streamed_chat_is_the_same_chat(client: openai.OpenAI) -> None:
     whole = client.chat.completions.create(messages=TASK, **GREEDY)
-    chunks = list(client.chat.completions.create(messages=TASK, stream=True, **GREEDY))
+    stream = client.chat.completions.create(
+        messages=TASK, stream=True, stream_options={"include_usage": True}, **GREEDY
+    )
+    chunks = list(stream)
     assert chunks[0].choices[0].delta.role == "assistant"
     assert chunks[0].choices[0].delta.content is None
     text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
@@ -53,10 +56,9 @@ def test_a_streamed_chat_is_the_same_chat(client: openai.OpenAI) -> None:
     assert len({chunk.id for chunk in chunks}) == 1
 
 
-def test_the_usage_can_be_left_out(client: openai.OpenAI) -> None:
-    stream = client.chat.completions.create(
-        messages=TASK, stream=True, stream_options={"include_usage": False}, **GREEDY
-    )
+@pytest.mark.parametrize("options", [{}, {"stream_options": {"include_usage": False}}])
+def test_without_a_usage_each_chunk_has_a_choice(client: openai.OpenAI, options: Any) -> None:
+    stream = client.chat.completions.create(messages=TASK, stream=True, **options, **GREEDY)
     chunks = list(stream)
     assert all(chunk.choices for chunk in chunks)
     assert chunks[-1].to_dict()["timings"]

@@ -69,9 +69,9 @@ class ReplicatedServer(Client):
         settings = replace(SETTINGS, **more)
         models = [ModelReplica(lambda: load_nano(slots), settings, i, n) for i in range(n)]
         self.replicas = LocalReplicas(models)
-        self.sock = open_socket(settings.host, 0)
+        self.sock = open_socket(settings.hosts[0], 0)
         super().__init__(self.sock.getsockname()[1])
-        self.serving = IngressServing(self.replicas, settings, self.sock)
+        self.serving = IngressServing(self.replicas, settings, [self.sock])
         self.code: int | None = None
         self.thread = threading.Thread(target=self._run)
 

@@ -87,10 +87,10 @@ class Server(Client):
         self, make: Callable[[], Loaded], settings: ServerSettings = SETTINGS, **more: Any
     ) -> None:
         settings = replace(settings, **more)
-        self.sock = open_socket(settings.host, 0)
+        self.sock = open_socket(settings.hosts[0], 0)
         super().__init__(self.sock.getsockname()[1])
         self.worker = Worker(make, max_queue=settings.max_queue, queue_s=settings.queue_s)
-        self.serving = Serving(self.worker, settings, self.sock)
+        self.serving = Serving(self.worker, settings, [self.sock])
         self.code: int | None = None
         self.thread = threading.Thread(target=self._run)
 
