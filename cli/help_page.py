@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from textwrap import TextWrapper, fill
 from typing import Any
 
 import typer.main
@@ -12,6 +13,7 @@ from .console import print_page
 from .llama_flag_table import ROWS, Row
 
 WIDTH = 90
+PROSE = 119
 
 
 def help_page() -> str:
@@ -37,22 +39,26 @@ def sections(group: Any, context: Any, path: str) -> Iterator[str]:
 def llama_sections() -> Iterator[str]:
     """What becomes of llama.cpp's flags that no command lists above."""
     yield "## Flags of llama.cpp"
-    yield (
+    yield fill(
         "`spec serve` takes the command lines of llama-server, `spec generate` those of llama-cli, "
         "and `spec speculative-simple` those of llama-speculative-simple. Variables of theirs "
-        "(`LLAMA_ARG_CTX_SIZE` and so on) set the flags that are listed above. Other flags:"
+        "(`LLAMA_ARG_CTX_SIZE` and so on) set the flags that are listed above. Other flags are "
+        "accepted without effect, for these reasons:",
+        PROSE,
     )
-    yield table("Accepted, without effect", "Why", [(row, row.note) for row in ROWS if row.note])
-    yield table("Refused", "Instead", [(row, row.instead) for row in ROWS if row.instead])
+    yield fenced(reasons((row, row.note) for row in ROWS if row.note))
+    yield "Or they are refused, with what to use instead:"
+    yield fenced(reasons((row, row.instead) for row in ROWS if row.instead))
 
 
-def table(title: str, about: str, rows: list[tuple[Row, str]]) -> str:
-    """Rows that say the same, in one."""
+def reasons(rows: Iterable[tuple[Row, str]]) -> str:
+    """Each reason, with the flags that it holds for."""
     flags: dict[str, list[str]] = {}
-    for row, text in rows:
-        flags.setdefault(text, []).append(" ".join(f"`{name}`" for name in row.names))
-    lines = [f"| {', '.join(names)} | {text} |" for text, names in flags.items()]
-    return "\n".join([f"| {title} | {about} |", "|---|---|", *lines])
+    for row, reason in rows:
+        flags.setdefault(reason, []).append(" ".join(row.names))
+    listed = TextWrapper(WIDTH, "    ", "    ", break_on_hyphens=False)
+    lines = [(reason, listed.fill(", ".join(names))) for reason, names in flags.items()]
+    return "\n".join(f"{reason}\n{names}" for reason, names in lines)
 
 
 def fenced(text: str) -> str:

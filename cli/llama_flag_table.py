@@ -79,16 +79,6 @@ def _ours(make: Callable[..., list[str]], tools: str, *spellings: str) -> list[R
     return [_row(spelling, tools, ours=make) for spelling in spellings]
 
 
-def _device(name: str) -> list[str]:
-    """llama.cpp's names of devices: none, CUDA0, CUDA0,CUDA1."""
-    if name == "none":
-        return ["--device", "cpu"]
-    numbers = re.fullmatch(r"CUDA([0-9]+)((,CUDA[0-9]+)*)", name)
-    if numbers is None:
-        return ["--device", name]
-    return ["--device", "cuda:" + name.replace("CUDA", "")]
-
-
 def _verbosity(level: str) -> list[str]:
     """0 prints errors; 3 is llama.cpp's default."""
     return ["--quiet"] if int(level) <= 0 else ["--verbose"] if int(level) > 3 else []
@@ -119,7 +109,6 @@ ROWS: Final[tuple[Row, ...]] = (
         "--spec-draft-poll-batch --poll-batch-draft N",
     ),
     # Devices.
-    *_ours(_device, ALL, "-dev DEVICE"),
     *_notes(
         "all layers are on one device; --device cuda is the GPU, cuda:0,1 several", ALL,
         "--n-gpu-layers --gpu-layers -ngl LAYERS", "--split-mode -sm MODE", "--main-gpu -mg N",
@@ -214,7 +203,7 @@ ROWS: Final[tuple[Row, ...]] = (
         "--lora FILE", "--lora-scaled FILE:SCALE",
     ),
     *_refused("merge the adapter into the model first", "S", "--lora-init-without-apply"),
-    *_refused("no other flag does this", ALL,
+    *_refused("vectors that steer a model are not applied", ALL,
         "--control-vector FILE", "--control-vector-scaled FILE:SCALE",
         "--control-vector-layer-range FIRST LAST",
     ),
@@ -300,7 +289,8 @@ ROWS: Final[tuple[Row, ...]] = (
         "--log-colors on|off|auto", "--log-prefix", "--no-log-prefix", "--log-timestamps",
         "--no-log-timestamps",
     ),
-    *_refused("redirect stderr: 2> FILE", ALL, "--log-file FILE", "--log-jsonl"),
+    *_refused("redirect stderr: 2> FILE", ALL, "--log-file FILE"),
+    *_refused("lines on stderr are text", ALL, "--log-jsonl"),
     *_refused("prompts are never written to a log", "SC", "--log-prompts-dir DIR"),
     *_notes("colours are for terminals; NO_COLOR=1 leaves them out", "C",
         "--color -co on|off|auto",
@@ -314,7 +304,7 @@ ROWS: Final[tuple[Row, ...]] = (
     *_notes("the terminal is used plainly", "C", "--simple-io", "--multiline-input -mli"),
     *_refused("redirect stdout: > FILE", "C", "--output --output-file -o FILE"),
     *_refused("any OpenAI client talks to a server", "C", "--server-base URL"),
-    *_refused("there is none", ALL, "--completion-bash"),
+    *_refused("shells have no completion of spec", ALL, "--completion-bash"),
     *_refused("files are named with -m", ALL, "--cache-list -cl"),
     *_refused("--device takes cpu, cuda, cuda:1 and so on", ALL, "--list-devices"),
 )  # fmt: skip
@@ -327,6 +317,7 @@ ENVIRONMENT: Final[dict[str, str]] = {
         "CTX_SIZE": "--ctx-size",
         "N_PREDICT": "--predict",
         "THREADS": "--threads",
+        "DEVICE": "--device",
         "CACHE_TYPE_K": "--cache-type-k",
         "CACHE_TYPE_V": "--cache-type-v",
         "TEMPERATURE": "--temp",

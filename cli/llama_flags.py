@@ -12,18 +12,22 @@ import re
 from collections import deque
 from collections.abc import Iterator, Mapping
 from contextvars import ContextVar
+from functools import cached_property
 from types import MappingProxyType
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
-from .llama_flag_table import ENVIRONMENT, ROWS
 from .usage import unknown_option
+
+if TYPE_CHECKING:
+    from .llama_flag_table import Row
 
 _TOOLS: Final = {"serve": "S", "generate": "C", "speculative-simple": "P"}
 _ON: Final = ("on", "enabled", "true", "1")
 _OFF: Final = ("off", "disabled", "false", "0")
 _ATTACHED: Final = re.compile(r"(-[A-Za-z])([0-9][0-9.]*)")  # -n16
+_LLAMA: Final = "LLAMA_"
 _PREFIX: Final = "LLAMA_ARG_"
 _IGNORED: Final[ContextVar[Mapping[str, str]]] = ContextVar("ignored", default=MappingProxyType({}))
 
@@ -39,15 +43,26 @@ class CommandLine:
     def __init__(self, context: Any, environment: Mapping[str, str] = os.environ) -> None:
         self._context = context
         command = context.command
-        tool = _TOOLS.get(command.name, "")
+        self._tool = _TOOLS.get(command.name, "")
         self._known: dict[str, Any] = {
             name: param for param in command.params for name in (*param.opts, *param.secondary_opts)
         }
         self._known |= dict.fromkeys(context.help_option_names)
-        rows = ROWS if tool else ()
-        self._rows = {name: row for row in rows if tool in row.tools for name in row.names}
-        self._environment = environment if tool else {}
+        self._environment = {
+            name: value
+            for name, value in environment.items()
+            if self._tool and name.startswith(_LLAMA)
+        }
         self._ignored: dict[str, str] = {}
+
+    @cached_property
+    def _rows(self) -> dict[str, Row]:
+        """Flags of the tool. The table is imported where one is given: it takes 5 ms."""
+        if not self._tool:
+            return {}
+        from .llama_flag_table import ROWS
+
+        return {name: row for row in ROWS if self._tool in row.tools for name in row.names}
 
     def read(self, words: list[str]) -> list[str]:
         """The same for a parser that knows the command's own flags alone."""
@@ -99,6 +114,10 @@ class CommandLine:
 
     def _from_environment(self, given: list[str]) -> Iterator[str]:
         """Flags from variables, in front of those of the command line, which thus overrule them."""
+        if not self._environment:
+            return
+        from .llama_flag_table import ENVIRONMENT
+
         used = {word.partition("=")[0] for word in given if word.startswith("-")}
         for variable, name in ENVIRONMENT.items():
             param = self._known.get(name)

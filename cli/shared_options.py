@@ -5,6 +5,7 @@ Names follow llama.cpp. `sampling_options` has those of the samplers.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
@@ -24,7 +25,8 @@ PREDICT: Final = flag(
     UNLIMITED,
 )
 REASONING: Final = flag(
-    "--reasoning -rea on|off|auto", "Thinking before the reply; auto: as the template does."
+    "--reasoning -rea on|off|auto",
+    "Thinking before the reply; auto: on, where the template has enable_thinking.",
 )
 REASONING_EFFORT: Final = flag(
     "--reasoning-effort LEVEL", "How much a model thinks whose template has levels, such as low."
@@ -33,6 +35,13 @@ REASONING_BUDGET: Final = flag("--reasoning-budget N", "0: no thinking; -1: as m
 IGNORE_EOS: Final = flag(
     "--ignore-eos", "No end by the model: end-of-text tokens are never generated."
 )
+
+
+def device_name(name: str) -> str:
+    """The name of a device; llama.cpp's are none, CUDA0 and CUDA0,CUDA1."""
+    if re.fullmatch(r"CUDA[0-9]+(,CUDA[0-9]+)*", name):
+        return "cuda:" + name.replace("CUDA", "")
+    return "cpu" if name == "none" else name
 
 
 @flag_group("Prompt")
@@ -85,10 +94,11 @@ class ModelArgument:
 @flag_group("Model")
 class PlaceOptions:
     device: str = flag(
-        "--device NAME",
+        "--device -dev NAME",
         "Device for all computations: cpu, cuda[:N], torch, torch:mps or torch:cuda[:N]. cuda:0,1 "
         "or cuda:0-3 share the layers, as cuda does where one GPU is too small.",
         "cpu",
+        callback=device_name,
     )
     ctx_size: int = flag(
         "--ctx-size -c N", "Context length in tokens; 0: the model's own, at most 8192.", 0, min=0

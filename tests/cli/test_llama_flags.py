@@ -148,9 +148,6 @@ def test_every_variable_sets_a_flag_of_a_command() -> None:
 @pytest.mark.parametrize(
     ("words", "ours"),
     [
-        (["-dev", "CUDA0,CUDA1"], ["--device", "cuda:0,1"]),
-        (["-dev", "none"], ["--device", "cpu"]),
-        (["-dev", "cuda"], ["--device", "cuda"]),
         (["-lv", "0"], ["--quiet"]),
         (["-lv", "3"], []),
         (["-lv", "5"], ["--verbose"]),
@@ -165,6 +162,15 @@ def test_every_variable_sets_a_flag_of_a_command() -> None:
 )
 def test_what_words_become(words: list[str], ours: list[str]) -> None:
     assert read("generate", words) == ours
+
+
+@pytest.mark.parametrize("flag", ["-dev", "--device"])
+@pytest.mark.parametrize(
+    ("given", "name"),
+    [("CUDA0,CUDA1", "cuda:0,1"), ("none", "cpu"), ("cuda", "cuda"), ("CUDA", "CUDA")],
+)
+def test_devices_have_names_of_llama_cpp_too(flag: str, given: str, name: str) -> None:
+    assert values_of(f"llama-cli -m m.gguf -p hi {flag} {given}")["device"] == name
 
 
 def test_flags_without_effect_are_named_once() -> None:
