@@ -72,22 +72,13 @@ class ChatPrompt(Struct, frozen=True):
 async def read_chat_prompt(service: Service, body: ChatBody) -> ChatPrompt:
     messages, tools = read_messages(body), read_tools(body)
     template = service.loaded.template or ChatTemplate(CHATML)
-    # As in llama-server, a model that can be made to think does, unless flags or requests say no.
-    usual = {"enable_thinking": True} if "enable_thinking" in template.source else {}
-    switches = switches_of(body, usual | dict(service.settings.template_kwargs))
-    goes_on = _goes_on(service, body, messages)
-    add_prompt = not goes_on if body.add_generation_prompt is None else body.add_generation_prompt
-    mark = _marked(body, messages) if goes_on else None
     style = find_call_style(template.source) if tools.is_offered else None
-    if style is not None and not style.is_native:
-        messages, shown = tools.taught(messages, style), None
-    else:
-        shown = tools.given if style is not None else None
-    text = await asyncio.to_thread(
-        _render, service.tokenizer, template, messages, shown, switches, add_prompt
-    )
-    if mark is not None:
-        text = _cut(text, mark)
+    text = None
+    if _goes_on(service, body, messages):
+        text = await _continued(service, body, template, tools, style, messages)
+    if text is None:
+        add_prompt = body.add_generation_prompt is not False
+        text = await _write(service, body, template, tools, style, messages, add_prompt)
     refuse_endless(text, service.tokenizer, service.n_ctx)
     tokens = await aside(len(text), lambda: prompt_tokens(text, service.tokenizer))
     thoughts, answer = find_thinking_texts(template.source), find_answer_marks(template.source)
@@ -107,6 +98,35 @@ def _goes_on(service: Service, body: ChatBody, messages: list[dict[str, Any]]) -
     if roles == ["assistant", "assistant"]:
         refuse("messages", "may end with one message of the assistant, which is continued")
     return not messages[-1].get("tool_calls")
+
+
+async def _continued(
+    service: Service, body: ChatBody, template: ChatTemplate, tools: Tools,
+    style: CallStyle | None, messages: list[dict[str, Any]],
+) -> str | None:  # fmt: skip
+    """The prompt up to the end of the last message. None if the template changes that message, and
+    the request did not ask for its continuation."""
+    marked, mark = _marked(body, messages)
+    text = await _write(service, body, template, tools, style, marked, add_prompt=False)
+    begun, *others = text.split(mark)
+    if len(others) == 1:
+        return begun
+    if body.continue_final_message:
+        refuse(CONTINUES, "does not work with this model: its template changes the message")
+    return None
+
+
+async def _write(
+    service: Service, body: ChatBody, template: ChatTemplate, tools: Tools,
+    style: CallStyle | None, messages: list[dict[str, Any]], add_prompt: bool,
+) -> str:  # fmt: skip
+    shown = tools.given if style is not None else None
+    if style is not None and not style.is_native:
+        messages, shown = tools.taught(messages, style), None
+    switches = switches_of(body, dict(service.settings.template_kwargs))
+    return await asyncio.to_thread(
+        _render, service.tokenizer, template, messages, shown, switches, add_prompt
+    )
 
 
 def switches_of(body: ChatBody, usual: Mapping[str, Any]) -> dict[str, Any]:
@@ -139,8 +159,8 @@ def _render(
         raise api_error(error) from None
 
 
-def _marked(body: ChatBody, messages: list[dict[str, Any]]) -> str:
-    """Puts a mark behind the last message's text, and returns it."""
+def _marked(body: ChatBody, messages: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], str]:
+    """The messages with a mark behind the last one's text, and that mark."""
     if body.add_generation_prompt:
         refuse(CONTINUES, "goes on with a message, add_generation_prompt begins one: not both")
     last = messages[-1]
@@ -149,12 +169,4 @@ def _marked(body: ChatBody, messages: list[dict[str, Any]]) -> str:
     if last.get("tool_calls"):
         refuse(CONTINUES, "cannot go on with a message that calls tools")
     mark = secrets.token_hex(16)
-    messages[-1] = {**last, "content": last["content"] + mark}
-    return mark
-
-
-def _cut(prompt: str, mark: str) -> str:
-    text, *others = prompt.split(mark)
-    if len(others) != 1:
-        refuse(CONTINUES, "does not work with this model: its template changes the message")
-    return text
+    return [*messages[:-1], {**last, "content": last["content"] + mark}], mark

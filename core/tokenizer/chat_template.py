@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -88,14 +88,15 @@ class ChatTemplate(Struct, frozen=True):
 
 
 def _of_llama_cpp(source: str, tools: Sequence[Mapping[str, object]] | None) -> dict[str, object]:
-    """What llama.cpp gives to templates that name it: Llama 3's date, firefunction's tools."""
-    now = time.localtime()
-    values: dict[str, object] = {
-        "date_string": time.strftime("%d %b %Y", now),
-        "datetime": time.strftime("%b %d %Y %H:%M:%S GMT", now),
-        "functions": json.dumps(tools or [], indent=2),
+    """What llama.cpp gives to templates that name it: thinking, which is on unless a switch says
+    no, Llama 3's date, and firefunction's time and tools."""
+    made: dict[str, Callable[[], object]] = {
+        "enable_thinking": lambda: True,
+        "date_string": lambda: time.strftime("%d %b %Y"),
+        "datetime": lambda: time.strftime("%b %d %Y %H:%M:%S GMT", time.gmtime()),
+        "functions": lambda: json.dumps(tools or [], indent=2),
     }
-    return {name: value for name, value in values.items() if name in source}
+    return {name: make() for name, make in made.items() if name in source}
 
 
 def load_chat_template(

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from support.serving import Server
+from support.serving import Server, nano_server, running
+
+from nextn.core import load, nano
+from nextn.core.server.loading import prepare
+from nextn.core.server.worker import Loaded
+from nextn.core.tokenizer import ChatTemplate
 
 ASK: list[dict[str, Any]] = [{"role": "user", "content": "Write a loop."}]
 BEGUN = [*ASK, {"role": "assistant", "content": "for i in "}]
@@ -45,6 +51,28 @@ def test_parts_and_many_replies(server: Server) -> None:
     assert prompt_of(server, messages=empty, continue_final_message=True) == prompt_of(
         server, messages=ASK
     )
+
+
+@pytest.fixture(scope="module")
+def loud() -> Iterator[Server]:
+    """Its template changes what it is given."""
+
+    def make() -> Loaded:
+        template = "{% for m in messages %}{{ m.content | upper }}|{% endfor %}"
+        return prepare(load(nano.path(), "cpu"), 2, ChatTemplate(template))
+
+    server = nano_server()
+    server.worker._load = make
+    with running(server):
+        yield server
+
+
+def test_a_message_that_the_template_changes_is_continued_on_demand_alone(loud: Server) -> None:
+    assert prompt_of(loud, messages=BEGUN) == "WRITE A LOOP.|FOR I IN |"
+    body = {"messages": BEGUN, "continue_final_message": True}
+    status, error = loud.refused("/apply-template", body)
+    assert status == 400
+    assert "its template changes the message" in error["message"]
 
 
 def test_one_message_of_the_assistant_is_continued(server: Server) -> None:

@@ -156,8 +156,8 @@ def test_effort_is_a_variable_of_any_template() -> None:
             read_messages(read), switches=switches_of(read, {"reasoning_effort": "x"})
         )
 
-    assert shown_for() == "x "
-    assert shown_for(reasoning_effort="high") == "high "
+    assert shown_for() == "x True"
+    assert shown_for(reasoning_effort="high") == "high True"
     assert shown_for(reasoning_effort="none") == "x False"
     more = {"chat_template_kwargs": {"reasoning_effort": "low"}}
-    assert shown_for(reasoning_effort="high", **more) == "low "
+    assert shown_for(reasoning_effort="high", **more) == "low True"
