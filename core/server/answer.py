@@ -7,7 +7,7 @@ import time
 from typing import Any, Final
 
 from ..errors import NextnError
-from ..generation import CONTEXT, EOS, LIMIT, NO_TOKEN, STOP, Event, Stats
+from ..generation import CONTEXT, EOS, LIMIT, NO_TOKEN, STOP, Event, Stats, rate
 from ..tokenizer import Tokenizer
 from .jobs import Job
 
@@ -119,18 +119,9 @@ class Answer:
         """Under llama.cpp's names."""
         stats = self.stats
         n_read = stats.prompt_n - stats.cached_n
-        n_steps = max(len(self.tokens) - 1, 0)  # the first token comes with the prompt
-        found = {
-            "cache_n": stats.cached_n,
-            "prompt_n": n_read,
-            "prompt_ms": stats.prompt_ms,
-            "prompt_per_token_ms": stats.prompt_ms / n_read if n_read else 0.0,
-            "prompt_per_second": stats.prompt_per_second,
-            "predicted_n": len(self.tokens),
-            "predicted_ms": stats.predicted_ms,
-            "predicted_per_token_ms": stats.predicted_ms / n_steps if n_steps else 0.0,
-            "predicted_per_second": 1000 * n_steps / stats.predicted_ms if n_steps else 0.0,
-        }
+        found = timings_of(
+            stats.cached_n, n_read, stats.prompt_ms, len(self.tokens), stats.predicted_ms
+        )
         if self._has_drafters:
             found["draft_n"] = stats.draft_n
             found["draft_n_accepted"] = stats.draft_n_accepted
@@ -150,6 +141,24 @@ class Answer:
                 "rejected_prediction_tokens": stats.draft_n - stats.draft_n_accepted,
             },
         }
+
+
+def timings_of(
+    cached_n: int, prompt_n: int, prompt_ms: float, predicted_n: int = 0, predicted_ms: float = 0.0
+) -> dict[str, Any]:
+    """Under llama.cpp's names."""
+    n_steps = max(predicted_n - 1, 0)  # the first token comes with the prompt
+    return {
+        "cache_n": cached_n,
+        "prompt_n": prompt_n,
+        "prompt_ms": prompt_ms,
+        "prompt_per_token_ms": prompt_ms / prompt_n if prompt_n else 0.0,
+        "prompt_per_second": rate(prompt_n, prompt_ms),
+        "predicted_n": predicted_n,
+        "predicted_ms": predicted_ms,
+        "predicted_per_token_ms": predicted_ms / n_steps if n_steps else 0.0,
+        "predicted_per_second": rate(n_steps, predicted_ms),
+    }
 
 
 def total_usage(answers: list[Answer]) -> dict[str, Any]:

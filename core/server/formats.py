@@ -55,22 +55,6 @@ class Format(ABC):
         """The response without a stream."""
 
 
-def progress_timings(progress: Progress) -> dict[str, Any]:
-    """Under llama.cpp's names, before the first token."""
-    n, ms = progress.processed - progress.cached, progress.ms
-    return {
-        "cache_n": progress.cached,
-        "prompt_n": n,
-        "prompt_ms": ms,
-        "prompt_per_token_ms": ms / n if n else 0.0,
-        "prompt_per_second": 1000 * n / ms if ms else 0.0,
-        "predicted_n": 0,
-        "predicted_ms": 0.0,
-        "predicted_per_token_ms": 0.0,
-        "predicted_per_second": 0.0,
-    }
-
-
 def progress_object(progress: Progress) -> dict[str, Any]:
     return {
         "total": progress.total,

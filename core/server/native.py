@@ -9,8 +9,8 @@ from msgspec import to_builtins
 from starlette.requests import Request
 from starlette.responses import Response
 
-from .answer import Answer
-from .formats import Format, event, progress_object, progress_timings
+from .answer import Answer, timings_of
+from .formats import Format, event, progress_object
 from .generation_response import start
 from .guard import owner_of
 from .json_body import aside, read_object
@@ -51,7 +51,8 @@ class NativeFormat(Format):
     def progress(self, answer: Answer, progress: Progress) -> bytes:
         written = self._partial(answer, "") | {"prompt_progress": progress_object(progress)}
         if self.parsed.timings_each:
-            written["timings"] = progress_timings(progress)
+            n_read = progress.processed - progress.cached
+            written["timings"] = timings_of(progress.cached, n_read, progress.ms)
         return event(written)
 
     def ending(self, answer: Answer) -> bytes:

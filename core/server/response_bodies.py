@@ -9,7 +9,7 @@ from msgspec import Meta
 
 Count = Annotated[int, Meta(ge=0)]
 Object = dict[str, Any]
-Timings = Annotated[Object, Meta(description="llama.cpp's names; `draft_n…` if drafted")]
+Timings = Annotated[Object, Meta(description="llama.cpp's names; `draft_n…` with drafters")]
 
 
 class ErrorDetail(msgspec.Struct):
