@@ -81,11 +81,9 @@ def generate(  # noqa: PLR0913 - groups of flags
     chats_at_once = is_on_terminal and not chats.chat and has_conversations(model)
     setup = read_chat(chats, is_wanted=chats.chat or chats_at_once)
     is_interactive = setup is not None and is_on_terminal
-    text = ""
     if is_interactive:
         check_conversation(results, audit)
-    else:
-        text = prompts.read()
+    text = "" if is_interactive else prompts.read()
     output = voice.console()
     print_choice(models, model, output)
     if results.show_drafts and not output.has_colours:
