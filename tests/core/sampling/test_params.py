@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from nextn.core.errors import ConfigError
 from nextn.core.sampling.params import MAX_BIASES, SamplingParams, logit_biases
@@ -62,6 +63,11 @@ def test_the_edges_are_allowed() -> None:
     SamplingParams(temperature=0.0, top_k=0, top_p=1.0, seed=0, min_p=0, repeat_last_n=-1)
     SamplingParams(temperature=1e308, top_k=10**9, top_p=5e-324, seed=2**64 - 1, min_p=1)
     SamplingParams(typical_p=5e-324, top_n_sigma=-5.0, dry_base=1, adaptive_decay=0.99)
+
+
+def test_a_copy_with_other_values_is_checked_too() -> None:
+    with pytest.raises(ConfigError, match="top-k must be at least 0"):
+        replace(SamplingParams(), top_k=-5)
 
 
 def test_params_cannot_be_changed_behind_the_check() -> None:
