@@ -114,7 +114,9 @@ class SectionedCommand(PlainParams, typer.core.TyperCommand):
     takes the command lines of llama.cpp's tools."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        return super().parse_args(ctx, CommandLine(ctx).read(args))
+        line = CommandLine(ctx)
+        with line.naming_variables():
+            return super().parse_args(ctx, line.read(args))
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         sections: dict[str, list[tuple[str, str]]] = {}

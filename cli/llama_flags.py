@@ -11,6 +11,7 @@ import os
 import re
 from collections import deque
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cached_property
 from types import MappingProxyType
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
-from .usage import unknown_option
+from .usage import UsageError, unknown_option
 
 if TYPE_CHECKING:
     from .llama_flag_table import Row
@@ -53,7 +54,20 @@ class CommandLine:
             for name, value in environment.items()
             if self._tool and name.startswith(_LLAMA)
         }
+        self._variables: dict[str, str] = {}  # that set a parameter, by its name
         self._ignored: dict[str, str] = {}
+
+    @contextmanager
+    def naming_variables(self) -> Iterator[None]:
+        """An error inside names the variable that a wrong value is from."""
+        try:
+            yield
+        except UsageError as error:
+            param = getattr(error, "param", None)
+            variable = None if param is None else self._variables.get(param.name)
+            if variable is not None:
+                error.message += f" (set by {variable})"  # type: ignore[attr-defined]
+            raise
 
     @cached_property
     def _rows(self) -> dict[str, Row]:
@@ -131,6 +145,7 @@ class CommandLine:
 
     def _variable(self, variable: str, name: str, param: Any) -> list[str]:
         value = self._environment[variable]
+        self._variables[param.name] = variable
         if _takes_value(param):
             return [f"{name}={value}"]
         if value not in (*_ON, *_OFF):

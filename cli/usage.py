@@ -69,7 +69,10 @@ def unknown_option(name: str, context: Any) -> str:
     if name in REMOVED and "--spec-type" in spellings(context):
         return f"no such option {name} any more; it is now {REMOVED[name]}"
     words = [spelling for spelling in spellings(context) if len(spelling) > 2]
-    nearest = difflib.get_close_matches(name, [*words, "--help"], n=1, cutoff=0.6)
+    words.append("--help")
+    longer = [word for word in words if word.startswith(name)]
+    near, far = (difflib.get_close_matches(name, words, n=1, cutoff=least) for least in (0.8, 0.6))
+    nearest = near or longer or far
     return f"no such option {name}" + (f" (did you mean {nearest[0]}?)" if nearest else "")
 
 

@@ -203,6 +203,18 @@ def test_a_wrong_variable_names_itself() -> None:
         read("serve", [], {"LLAMA_ARG_UI": "maybe"})
 
 
+def test_a_wrong_value_names_its_variable(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("LLAMA_ARG_TOP_K", "abc")
+    assert run(["generate", "-m", "m.gguf", "hi"]) == 2
+    shown = capsys.readouterr().err
+    assert shown.startswith("spec: error: invalid value for --top-k: ")
+    assert shown.endswith(" (set by LLAMA_ARG_TOP_K)\n")
+    assert run(["generate", "-m", "m.gguf", "--top-k", "x", "hi"]) == 2
+    assert "LLAMA_ARG" not in capsys.readouterr().err
+
+
 def test_other_commands_know_no_such_flags() -> None:
     with pytest.raises(typer.BadParameter, match="no such option -ngl"):
         read("warmup", ["-ngl", "9", "m.gguf"])

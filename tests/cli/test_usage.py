@@ -23,6 +23,7 @@ WRONG = {
         "invalid value for -ngl: 'many' is not a number of layers, auto or all"
     ),
     "generate -m m.gguf -nq hi": "no such option -nq",
+    "serve --cors": "no such option --cors (did you mean --cors-origins?)",
     "generate -m m.gguf -hf a/b hi": (
         "-hf is not supported: download the file and give it with -m FILE, or -md FILE"
     ),
