@@ -73,10 +73,10 @@ def bench_spec(  # noqa: PLR0913 - a group of flags each
         wanted = common_options(variants)
     with ExitStack() as ends:
         remote = open_remote(requests, ends, output)
-        if servers.stands_alone and models.model is None and versus.vs is None:
+        if servers.stands_alone and not models.is_given and versus.vs is None:
             report = compare_servers(remote, given, work, schedule, gates, results.save, output)
             deliver(report, results, output)
-        model = choose_model(models)
+        model = choose_model(models, output)
         print_choice(models, model, output)
         runtime = ends.enter_context(
             open_runtime(model, place, output, wanted, versus.draft_models)

@@ -13,7 +13,7 @@ from .console import READING, Console
 from .conversation import has_conversations, read_chat, start_renderer
 from .flags import takes_flags
 from .generate_params import build_params, with_file_defaults
-from .open_model import choose_model, open_runtime, print_choice, warm_up
+from .open_model import choose_drafts, choose_model, open_runtime, print_choice, warm_up
 from .print_answer import print_answer
 from .printers import JsonPrinter, TextPrinter
 from .prompt_source import unescaped
@@ -70,13 +70,14 @@ def generate(  # noqa: PLR0913 - groups of flags
     Sampling values come from flags, else from what the model's file recommends, else from the
     defaults shown here.
     """
-    model = choose_model(models)  # all checks of the command line come before anything slow
+    output = voice.console()
     check_results(results, prompts, chats)
     texts, chats = without_escapes(prompts, texts, chats)
     params = build_params(texts, sampling, results)
     speculation = build_spec(spec, control)
     check_audit(audit, speculation)
     check_mode(speculation, params)
+    model = choose_model(models, output)  # all that can be checked before comes before
     is_on_terminal = not prompts.is_given and sys.stdin.isatty()
     chats_at_once = is_on_terminal and not chats.chat and has_conversations(model)
     setup = read_chat(chats, is_wanted=chats.chat or chats_at_once)
@@ -84,7 +85,7 @@ def generate(  # noqa: PLR0913 - groups of flags
     if is_interactive:
         check_conversation(results, audit)
     text = "" if is_interactive else prompts.read()
-    output = voice.console()
+    drafts = choose_drafts(spec, models, output)
     print_choice(models, model, output)
     if results.show_drafts and not output.has_colours:
         output.remark("--show-drafts shows nothing here: stdout is no terminal with colours")
@@ -93,7 +94,7 @@ def generate(  # noqa: PLR0913 - groups of flags
     if setup is not None:
         start_renderer()
 
-    with open_runtime(model, place, output, speculation, spec.draft_models) as runtime:
+    with open_runtime(model, place, output, speculation, drafts) as runtime:
         params = with_file_defaults(params, runtime)
         conversation = None if setup is None else setup.start(runtime)
         printer = make_printer(results, output, runtime, model, conversation)

@@ -185,9 +185,7 @@ ROWS: Final[tuple[Row, ...]] = (
     *_notes("drafts are not trees", ALL, "--spec-draft-p-split --draft-p-split X"),
     # Models.
     *_refused("download the file and give it with -m FILE, or -md FILE", ALL,
-        "--hf-repo -hf -hfr OWNER/NAME", "--hf-file -hff FILE", "--hf-token -hft TOKEN",
-        "--spec-draft-hf --hf-repo-draft -hfd -hfrd OWNER/NAME", "--model-url -mu URL",
-        "--docker-repo -dr NAME",
+        "--model-url -mu URL", "--docker-repo -dr NAME",
     ),
     *_refused("download the file and give it with -m FILE, or -md FILE", "S",
         "--embd-gemma-default", "--fim-qwen-1.5b-default", "--fim-qwen-3b-default",
@@ -198,7 +196,6 @@ ROWS: Final[tuple[Row, ...]] = (
         "--gpt-oss-20b-default", "--gpt-oss-120b-default", "--vision-gemma-4b-default",
         "--vision-gemma-12b-default",
     ),
-    *_ours(_nothing, ALL, "--offline"),
     *_refused("merge the adapter into the model first", ALL,
         "--lora FILE", "--lora-scaled FILE:SCALE",
     ),
@@ -314,6 +311,10 @@ ENVIRONMENT: Final[dict[str, str]] = {
     f"LLAMA_ARG_{name}": flag
     for name, flag in {
         "MODEL": "--model",
+        "HF_REPO": "--hf-repo",
+        "HF_FILE": "--hf-file",
+        "OFFLINE": "--offline",
+        "SPEC_DRAFT_HF_REPO": "--spec-draft-hf",
         "CTX_SIZE": "--ctx-size",
         "N_PREDICT": "--predict",
         "THREADS": "--threads",

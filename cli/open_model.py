@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
 from typing import TYPE_CHECKING
 
 import typer
@@ -20,20 +21,50 @@ if TYPE_CHECKING:
 
     from ..core.runtime import Runtime
     from ..core.speculation.options import SpecOptions
+    from .spec_options import SpecFlags
 
 
-def choose_model(models: ModelOptions) -> Path:
-    """Return the file of --model, or the best one that is here."""
+def choose_model(models: ModelOptions, output: Console) -> Path:
+    """Return the file of --model or --hf-repo, or the best one that is here."""
+    from ..core.hub_models import is_hub_name
     from ..core.model_names import find_model
 
-    return find_model(models.model)
+    if models.hf_repo is not None:
+        if models.model is not None:
+            raise typer.BadParameter("--model and --hf-repo exclude each other")
+        return _from_hub(models, models.hf_repo, output, models.hf_file)
+    if models.hf_file is not None:
+        raise typer.BadParameter("--hf-file is a file of --hf-repo, which is not given")
+    name = "" if models.model is None else str(models.model)
+    found = find_model(models.model)
+    if is_hub_name(name) and not found.exists():
+        raise FileNotFoundError(2, "no such file", f"{name} (-hf {name} is that of the hub)")
+    return found
+
+
+def choose_drafts(spec: SpecFlags, models: ModelOptions, output: Console) -> list[Path] | None:
+    """Return the files of --spec-draft-model and --spec-draft-hf."""
+    if spec.draft_repo is None:
+        return spec.draft_models
+    return [*(spec.draft_models or ()), _from_hub(models, spec.draft_repo, output)]
+
+
+def _from_hub(models: ModelOptions, name: str, output: Console, file: str | None = None) -> Path:
+    from ..core.hub_models import HubModel, fetch, parse_hub_name
+
+    with flag_errors():
+        repo, quant = parse_hub_name(name)
+    if output.quiet or not sys.stderr.isatty():
+        os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    wanted = HubModel(repo, quant, file, models.hf_token, models.offline)
+    return fetch(wanted, output.remark)
 
 
 def print_choice(models: ModelOptions, model: Path, output: Console) -> None:
     """Name the file on stderr if the user did not."""
     from ..core.model_names import INSTALL_SMOLLM2, VARIABLE, is_bundled
 
-    if models.model is not None:
+    if models.is_given:
         return
     output.remark(f"model      {model} (-m FILE for another)")
     if is_bundled(model) and not os.environ.get(VARIABLE):

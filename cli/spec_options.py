@@ -61,6 +61,10 @@ class SpecFlags:
         "Draft model file, GGUF, or a file with an MTP head, an EAGLE3 or a DFlash drafter or a "
         "Gemma 4 assistant for the model. May be given several times, once for each kind.",
     )
+    draft_repo: str | None = flag(
+        "--spec-draft-hf --hf-repo-draft -hfd -hfrd OWNER/NAME",
+        "The same from the Hugging Face hub, as --hf-repo has it.",
+    )
     draft_n_max: int | None = flag(
         "--spec-draft-n-max N",
         "Maximum draft length of models and heads; the controller's choice if not given, 3 without "

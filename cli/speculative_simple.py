@@ -10,7 +10,7 @@ import typer
 from .console import READING, Console
 from .flags import flag, flag_group, takes_flags
 from .generate_params import build_params, with_file_defaults
-from .open_model import choose_model, open_runtime, print_choice
+from .open_model import choose_drafts, choose_model, open_runtime, print_choice
 from .sampling_options import SamplingOptions
 from .shared_options import (
     IGNORE_EOS,
@@ -56,16 +56,16 @@ def speculative_simple(
     One sequence, no controller: the first speculator that has a draft is used, and drafts are as
     long as allowed. The text is the same as that of generate.
     """
-    model = choose_model(models)
     limits = TextOptions(predict=texts.predict, ignore_eos=texts.ignore_eos)
     params = build_params(limits, sampling, ResultOptions())
     speculation = build_spec(spec)
     text = prompts.read()
     output = voice.console()
+    model, drafts = choose_model(models, output), choose_drafts(spec, models, output)
     if texts.color and not output.has_colours:
         output.remark("--color shows nothing here: stdout is no terminal with colours")
     print_choice(models, model, output)
-    with open_runtime(model, place, output, speculation, spec.draft_models) as runtime:
+    with open_runtime(model, place, output, speculation, drafts) as runtime:
         params = with_file_defaults(params, runtime)
         prompt = runtime.tokenizer.encode(text)
         loop = make_loop(runtime, output)

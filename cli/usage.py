@@ -36,7 +36,8 @@ REMOVED: Final = {
 
 def with_dashes(message: str) -> str:
     """The core names options without the dashes of flags."""
-    return f"--{message}" if message.startswith(("spec-", "lookup-", "cache-ram")) else message
+    is_flag = message.startswith(("spec-", "lookup-", "cache-ram", "hf-"))
+    return f"--{message}" if is_flag else message
 
 
 @contextmanager

@@ -50,6 +50,10 @@ llama-server -m m.gguf --no-mmproj --no-warmup --log-prefix --log-timestamps -lv
 llama-server -m m.gguf --cpu-moe --op-offload --no-host --fit off
 llama-server -m m.gguf --ssl-key-file k.pem --ssl-cert-file c.pem --props --cont-batching
 llama-server --model m.gguf --ctx_size 4096 --n_predict 128 --top_k 40
+llama-server -hf ggml-org/gemma-3-1b-it-GGUF
+llama-server -hf unsloth/Qwen3-8B-GGUF:Q4_K_M --jinja -hfd ggml-org/Qwen3-0.6B-GGUF
+llama-server -hf ggml-org/models -hff tinyllamas/split/stories15M-q8_0-00001-of-00003.gguf --offline
+llama-cli -hf ggml-org/gemma-3-1b-it-GGUF -p hi
 llama-cli -m model.gguf
 llama-cli -m model.gguf -p "I believe the meaning of life is" -n 128 -no-cnv
 llama-cli -m model.gguf -cnv --chat-template chatml
@@ -71,8 +75,6 @@ llama-speculative-simple -m m.gguf -p hi --spec-type ngram-mod -n 32 --spec-draf
 llama-speculative-simple -m m.gguf -md d.gguf -p hi -td 2 -tbd 2 -ctkd q8_0 -devd none -co on
 """
 REFUSED = """
-llama-server -hf ggml-org/gemma-3-1b-it-GGUF
-llama-server -hf unsloth/Qwen3-8B-GGUF:Q4_K_M --jinja
 llama-server --fim-qwen-7b-default
 llama-server --gpt-oss-20b-default
 llama-server -m m.gguf --mmproj mmproj.gguf

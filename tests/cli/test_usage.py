@@ -24,8 +24,11 @@ WRONG = {
     ),
     "generate -m m.gguf -nq hi": "no such option -nq",
     "serve --cors": "no such option --cors (did you mean --cors-origins?)",
-    "generate -m m.gguf -hf a/b hi": (
-        "-hf is not supported: download the file and give it with -m FILE, or -md FILE"
+    "generate -m m.gguf -hf a/b hi": "--model and --hf-repo exclude each other",
+    "generate -hff a.gguf hi": "--hf-file is a file of --hf-repo, which is not given",
+    "generate -hf a hi": "--hf-repo is like owner/name or owner/name:Q4_K_M, got 'a'",
+    "generate -m m.gguf -mu http://a/b hi": (
+        "-mu is not supported: download the file and give it with -m FILE, or -md FILE"
     ),
     "serve -m m.gguf -c": "option '-c' requires an argument",
     "serve -m m.gguf -b": "-b needs a value: N",

@@ -47,7 +47,8 @@ class Hub:
         for name, data in self.files.items():
             entry: dict[str, Any] = {"rfilename": name, "size": len(data)}
             if len(data) > 10_000:
-                entry["lfs"] = {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+                digest = hashlib.sha256(data).hexdigest()
+                entry["lfs"] = {"size": len(data), "sha256": digest, "pointerSize": 134}
             siblings.append(entry)
         return {"id": self.repo, "sha": COMMIT, "siblings": siblings}
 
@@ -76,9 +77,23 @@ class _Handler(BaseHTTPRequestHandler):
             return self._file(unquote(parts.path.removeprefix("/store/")))
         if found := re.fullmatch(r"/api/models/([^/]+/[^/]+)/revision/([^/]+)", parts.path):
             return self._api(found[1], unquote(found[2]))
+        if found := re.fullmatch(r"/api/models/([^/]+/[^/]+)", parts.path):
+            return self._info(found[1])
         if found := re.fullmatch(r"/([^/]+/[^/]+)/resolve/([^/]+)/(.+)", parts.path):
             return self._resolve(found[1], unquote(found[2]), unquote(found[3]))
         return self._answer(404, b"")
+
+    def do_HEAD(self) -> None:
+        """What `huggingface_hub` asks before a download."""
+        self.hub.requests.append((self.path, dict(self.headers)))
+        found = re.fullmatch(r"/([^/]+/[^/]+)/resolve/([^/]+)/(.+)", urlsplit(self.path).path)
+        data = self.hub.files.get(unquote(found[3])) if found else None
+        self.send_response(404 if data is None else 200)
+        if data is not None:
+            self.send_header("X-Repo-Commit", COMMIT)
+            self.send_header("ETag", f'"{hashlib.sha256(data).hexdigest()}"')
+            self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
 
     def _spent(self, fault: str) -> bool:
         """Faults with a number happen so often."""
@@ -93,6 +108,14 @@ class _Handler(BaseHTTPRequestHandler):
             return self._answer(404, b"{}")
         body = self.hub.faults.get("listing", json.dumps(self.hub.listing()).encode())
         return self._answer(200, body)
+
+    def _info(self, repo: str) -> None:
+        """The newest revision; a header says what is wrong, which `huggingface_hub` goes by."""
+        if "gated" in self.hub.faults:
+            return self._answer(self.hub.faults["gated"], b"{}", {"X-Error-Code": "GatedRepo"})
+        if repo != self.hub.repo:
+            return self._answer(404, b"{}", {"X-Error-Code": "RepoNotFound"})
+        return self._answer(200, json.dumps(self.hub.listing()).encode())
 
     def _resolve(self, repo: str, revision: str, name: str) -> None:
         if repo != self.hub.repo or name not in self.hub.files:
