@@ -12,7 +12,6 @@ from .api_errors import ApiError
 from .parsed_request import ParsedRequest
 from .thread_bridge import Progress
 
-PING: Final = b":\n\n"
 DONE: Final = b"data: [DONE]\n\n"
 encode: Final = msgspec.json.Encoder().encode
 
@@ -24,6 +23,9 @@ def event(value: Any) -> bytes:
 class Format(ABC):
     """The form of one response. A stream is: `opening` of each text when it begins, `piece`s, its
     `ending`; and after all texts `closing`."""
+
+    media_type = b"text/event-stream"
+    ping = b":\n\n"  # of a stream that is silent for long
 
     def __init__(self, parsed: ParsedRequest) -> None:
         self.parsed = parsed

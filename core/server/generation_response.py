@@ -18,7 +18,7 @@ from ..errors import ConfigError, NextnError
 from ..generation import CANCELLED, ERROR, NO_TOKEN, Event, GenerateParams
 from .answer import Answer
 from .api_errors import ApiError, UnavailableError, api_error
-from .formats import PING, Format, encode
+from .formats import Format, encode
 from .jobs import Job
 from .thread_bridge import Item, Mailbox, Ping, Progress
 
@@ -26,11 +26,7 @@ if TYPE_CHECKING:
     from .service import Service
 
 _MANY = 256
-_STREAM_HEADERS = [
-    (b"content-type", b"text/event-stream"),
-    (b"cache-control", b"no-cache"),
-    (b"x-accel-buffering", b"no"),
-]
+_STREAM_HEADERS = [(b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no")]
 
 
 async def start(service: Service, form: Format) -> GenerationResponse:
@@ -137,9 +133,8 @@ class GenerationResponse(Response):
                 if not self._n_left:
                     body += self.form.closing(self.answers)
             if not self.has_begun:
-                await send(
-                    {"type": "http.response.start", "status": 200, "headers": _STREAM_HEADERS}
-                )
+                headers = [(b"content-type", self.form.media_type), *_STREAM_HEADERS]
+                await send({"type": "http.response.start", "status": 200, "headers": headers})
                 self.has_begun = True
             self.waits_since = self.sent_at = time.perf_counter()
             await send({"type": "http.response.body", "body": body, "more_body": True})
@@ -149,7 +144,7 @@ class GenerationResponse(Response):
     def _encoded(self, place: int, item: Item) -> bytes:
         answer, form = self.answers[place], self.form
         if isinstance(item, Ping):
-            return PING
+            return form.ping
         if isinstance(item, Progress):
             return form.progress(answer, item)
         opening = b"" if answer.is_open else form.opening(answer)

@@ -71,6 +71,12 @@ _OPERATIONS: Final = {
     "/v1/responses/input_tokens": Operation(*_LENGTH, bodies.ResponsesBody),
     "/v1/messages": Operation("Anthropic's API", results.MessageResult, bodies.MessagesBody, True),
     "/v1/messages/count_tokens": Operation(*_LENGTH, bodies.CountTokensBody),
+    "/api/chat": Operation("Ollama's chat", Object, bodies.OllamaChatBody),
+    "/api/generate": Operation("Ollama's prompts", Object, bodies.OllamaPromptBody),
+    "/api/version": Operation("The version of Ollama's API", Object),
+    "/api/tags": Operation("The one model, for Ollama's clients", Object),
+    "/api/ps": Operation("The same", Object),
+    "/api/show": Operation("What the model's file says of itself", Object, bodies.OllamaBody),
 }
 
 

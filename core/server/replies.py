@@ -27,9 +27,12 @@ def error_response(error: ApiError) -> Response:
     return JsonResponse(error.body, error.status, error.headers)
 
 
-async def on_api_error(_request: Request, error: Exception) -> Response:
+async def on_api_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, ApiError | NextnError), "registered for these"
-    return error_response(api_error(error))
+    found = api_error(error)
+    if request.url.path.startswith("/api/"):  # Ollama's
+        return JsonResponse({"error": found.message}, found.status, found.headers)
+    return error_response(found)
 
 
 async def on_http_error(request: Request, error: Exception) -> Response:

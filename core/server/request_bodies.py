@@ -303,6 +303,31 @@ class ChatBody(GenerationBody, kw_only=True):
     reasoning_effort: ReasoningEffort = None
 
 
+class OllamaBody(Body):
+    """Fields of Ollama's requests."""
+
+    model: Text = None
+    stream: Annotated[Flag, Meta(description="true unless given")] = None
+    format: Annotated[str | dict[str, Any] | None, Meta(description="json, or a schema")] = None
+    options: Annotated[Object, Meta(description="num_predict, temperature and others")] = None
+    think: bool | str | None = None
+    keep_alive: Annotated[str | float | None, Meta(description="has no effect")] = None
+
+
+class OllamaChatBody(OllamaBody):
+    messages: Annotated[list[dict[str, Any]], Meta(max_length=10_000)] | None = None
+    tools: Annotated[list[dict[str, Any]], Meta(max_length=128)] | None = None
+
+
+class OllamaPromptBody(OllamaBody):
+    prompt: Text = None
+    system: Text = None
+    suffix: Text = None
+    template: Text = None
+    images: list[str] | None = None
+    raw: Annotated[Flag, Meta(description="the prompt as it is, without a template")] = None
+
+
 class ResponsesBody(SharedBody):
     input: str | list[InputItem] | None = None
     instructions: Text = None

@@ -20,6 +20,8 @@ from . import (
     completions,
     infill,
     native,
+    ollama,
+    ollama_models,
     openapi,
     page,
     responses,
@@ -60,12 +62,19 @@ ROUTES: Final = (
     ("/v1/responses/input_tokens", POST, responses.input_tokens),
     ("/v1/messages", POST, anthropic.messages),
     ("/v1/messages/count_tokens", POST, anthropic.count_tokens),
+    ("/api/chat", POST, ollama.chat),
+    ("/api/generate", POST, ollama.generate),
+    ("/api/version", GET, ollama_models.version),
+    ("/api/tags", GET, ollama_models.tags),
+    ("/api/ps", GET, ollama_models.running),
+    ("/api/show", POST, ollama_models.show),
 )
 PAGE: Final = (("/", GET, page.index), ("/ui/{name}", GET, page.part))
 # Clients try these: they learn that it is not their mistake.
 NOT_OFFERED: Final = (
     "/embedding", "/embeddings", "/v1/embeddings", "/rerank", "/reranking", "/v1/rerank",
     "/v1/reranking", "/lora-adapters", "/v1/audio/transcriptions", "/v1/audio/speech",
+    "/api/embed", "/api/embeddings", "/api/pull", "/api/push", "/api/create", "/api/copy",
     "/v1/images/generations", "/v1/moderations", "/v1/fine_tuning/jobs", "/v1/batches", "/v1/files",
 )  # fmt: skip
 

@@ -1,0 +1,237 @@
+"""Ollama's API, `/api/chat` and `/api/generate`, by way of a chat or a plain prompt.
+
+Its model files set templates and defaults of sampling; here the model's own file and the flags do.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from .answer import Answer
+from .api_errors import ApiError, not_supported
+from .chat_prompt import ChatPrompt, read_chat_prompt
+from .chat_reply import ChatReply, Delta
+from .formats import Format, encode
+from .generation_response import start
+from .guard import owner_of
+from .json_body import aside, read_object
+from .openai_format import finish_reason
+from .parsed_request import ParsedRequest, parse_request
+from .prompts import read_prompts
+from .replies import JsonResponse
+from .reply_rules import bind
+from .request_bodies import ChatBody, CompletionBody, OllamaBody, OllamaChatBody, OllamaPromptBody
+from .request_decoding import decode, refuse
+from .service import Service
+from .thread_bridge import Progress
+
+# Options that are ours under another name, or the same; others are those of a loader or a machine.
+_OPTIONS: Final = {
+    "num_predict": "max_tokens", "seed": "seed", "temperature": "temperature", "top_k": "top_k",
+    "top_p": "top_p", "min_p": "min_p", "typical_p": "typical_p", "stop": "stop",
+    "repeat_last_n": "repeat_last_n", "repeat_penalty": "repeat_penalty",
+    "presence_penalty": "presence_penalty", "frequency_penalty": "frequency_penalty",
+}  # fmt: skip
+_OURS: Final = ("grammar", "speculative", "cache_prompt", "id_slot", "cache_salt")
+_NS: Final = 1_000_000  # of a millisecond
+
+
+async def chat(request: Request) -> Response:
+    service: Service = request.app.state.service
+    body = await read_object(request, service.settings, OllamaChatBody)
+    if not body.messages:
+        return _loaded(service, body, {"message": {"role": "assistant", "content": ""}})
+    messages = [_message(message) for message in body.given["messages"]]
+    return await _reply(request, service, body, messages, body.tools, is_chat=True)
+
+
+async def generate(request: Request) -> Response:
+    service: Service = request.app.state.service
+    body = await read_object(request, service.settings, OllamaPromptBody)
+    if not body.prompt:
+        return _loaded(service, body, {"response": ""})
+    for name in ("suffix", "template"):
+        if getattr(body, name):
+            refuse(name, "is not supported")
+    if body.images:
+        raise not_supported("images")
+    if body.raw or service.loaded.template is None or service.settings.writes_text:
+        return await _continue(request, service, body, (body.system or "") + body.prompt)
+    messages = [{"role": "user", "content": body.prompt}]
+    if body.system:
+        messages.insert(0, {"role": "system", "content": body.system})
+    return await _reply(request, service, body, messages, None, is_chat=False)
+
+
+async def _reply(
+    request: Request, service: Service, body: OllamaBody, messages: list[dict[str, Any]],
+    tools: list[dict[str, Any]] | None, *, is_chat: bool,
+) -> Response:  # fmt: skip
+    chat = decode(ChatBody, _shared(body) | {"messages": messages, "tools": tools})
+    prompt = await read_chat_prompt(service, chat)
+    owner = owner_of(request, chat)
+
+    def read() -> OllamaFormat:
+        parsed = parse_request(service, chat, [prompt.tokens], logprobs=None, owner=owner)
+        parsed.params = bind(parsed.params, prompt)
+        return OllamaFormat(parsed, prompt, is_chat=is_chat)
+
+    return await start(service, await aside(body.size, read))
+
+
+async def _continue(
+    request: Request, service: Service, body: OllamaPromptBody, text: str
+) -> Response:
+    plain = decode(CompletionBody, _shared(body) | {"prompt": text})
+    owner = owner_of(request, plain)
+
+    def read() -> OllamaFormat:
+        prompts = read_prompts(plain.prompt, service.tokenizer, service.n_ctx)
+        parsed = parse_request(service, plain, prompts, logprobs=None, owner=owner)
+        return OllamaFormat(parsed, None, is_chat=False)
+
+    return await start(service, await aside(body.size, read))
+
+
+# The request
+
+
+def _shared(body: OllamaBody) -> dict[str, Any]:
+    """What is the same for chats and prompts, in OpenAI's words."""
+    options = body.options or {}
+    values = {ours: options[name] for name, ours in _OPTIONS.items() if name in options}
+    if isinstance(values.get("max_tokens"), int) and values["max_tokens"] < 0:
+        values["max_tokens"] = -1  # -2 is: until the context is full
+    values |= {name: body.given[name] for name in _OURS if name in body.given}
+    values |= {"model": body.model, "stream": body.stream is not False}
+    if body.format == "json":
+        values["response_format"] = {"type": "json_object"}
+    elif isinstance(body.format, dict):
+        values["json_schema"] = body.format
+    elif body.format:
+        refuse("format", "must be json or a JSON schema")
+    if isinstance(body.think, bool):
+        values["chat_template_kwargs"] = {"enable_thinking": body.think}
+    elif body.think:
+        values["reasoning_effort"] = body.think
+    return values
+
+
+def _message(message: dict[str, Any]) -> dict[str, Any]:
+    if message.get("images"):
+        raise not_supported("images")
+    found = {name: value for name, value in message.items() if name != "thinking"}
+    if thinking := message.get("thinking"):
+        found["reasoning_content"] = thinking
+    if name := message.get("tool_name"):
+        found["name"] = name
+    return found
+
+
+# The answer
+
+
+class OllamaFormat(Format):
+    """A stream is a JSON object on each line."""
+
+    media_type = b"application/x-ndjson"
+    ping = b""  # a line must be an object
+
+    def __init__(self, parsed: ParsedRequest, prompt: ChatPrompt | None, *, is_chat: bool) -> None:
+        super().__init__(parsed)
+        self._is_chat, self._began = is_chat, time.perf_counter()
+        parses = prompt is not None and prompt.has_marks()
+        self._reply = ChatReply(prompt, "deepseek") if prompt is not None and parses else None
+
+    def progress(self, answer: Answer, progress: Progress) -> bytes:
+        return b""
+
+    def piece(self, answer: Answer, text: str) -> bytes:
+        deltas = [{"content": text}] if self._reply is None else self._reply.feed(text)
+        return self._lines(deltas)
+
+    def ending(self, answer: Answer) -> bytes:
+        written = b""
+        if self._reply is not None:
+            written = self._lines(self._reply.end())
+            if self._reply.calls:
+                written += self._line(self._said("", calls=self._reply.calls) | {"done": False})
+        return written + self._line(self._said("") | self._done(answer))
+
+    def whole(self, answers: list[Answer]) -> Any:
+        (answer,) = answers
+        said = self._said(answer.text)
+        if (reply := self._reply) is not None:
+            reply.feed(answer.text)
+            reply.end()
+            thoughts = "".join(reply.reasoning)
+            said = self._said("".join(reply.content), thoughts, reply.calls)
+        return self._framed(said | self._done(answer))
+
+    def failure(self, error: ApiError) -> bytes:
+        return encode({"error": error.message}) + b"\n"
+
+    def _lines(self, deltas: list[Delta]) -> bytes:
+        """Calls are sent whole, at the end."""
+        said = [
+            self._said(delta.get("content") or "", delta.get("reasoning_content") or "")
+            for delta in deltas
+            if "tool_calls" not in delta
+        ]
+        return b"".join(self._line(each | {"done": False}) for each in said)
+
+    def _said(
+        self, text: str, thoughts: str = "", calls: list[dict[str, Any]] | None = None
+    ) -> dict[str, Any]:
+        more: dict[str, Any] = {"thinking": thoughts} if thoughts else {}
+        if not self._is_chat:
+            return {"response": text, **more}
+        if calls:
+            more["tool_calls"] = [_call(call) for call in calls]
+        return {"message": {"role": "assistant", "content": text, **more}}
+
+    def _done(self, answer: Answer) -> dict[str, Any]:
+        stats = answer.stats
+        return {
+            "done": True,
+            "done_reason": finish_reason(answer),
+            "total_duration": int(1000 * _NS * (time.perf_counter() - self._began)),
+            "load_duration": 0,
+            "prompt_eval_count": len(answer.job.prompt),
+            "prompt_eval_duration": int(_NS * stats.prompt_ms),
+            "eval_count": len(answer.tokens),
+            "eval_duration": int(_NS * stats.predicted_ms),
+        }
+
+    def _line(self, said: dict[str, Any]) -> bytes:
+        return encode(self._framed(said)) + b"\n"
+
+    def _framed(self, said: dict[str, Any]) -> dict[str, Any]:
+        return {"model": self.parsed.model, "created_at": now(), **said}
+
+
+def _call(call: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments are an object; text that is none is left as it is."""
+    function = dict(call["function"])
+    with suppress(ValueError):
+        function["arguments"] = json.loads(function["arguments"] or "{}")
+    return {"function": function}
+
+
+def _loaded(service: Service, body: OllamaBody, said: dict[str, Any]) -> Response:
+    """The answer to a request without a prompt, which loads the model where Ollama has many."""
+    reason = "unload" if body.keep_alive in (0, "0") else "load"
+    frame = {"model": body.model or service.model_name, "created_at": now()}
+    return JsonResponse({**frame, **said, "done": True, "done_reason": reason})
+
+
+def now() -> str:
+    return datetime.now(UTC).isoformat().replace("+00:00", "Z")
