@@ -224,9 +224,7 @@ ROWS: Final[tuple[Row, ...]] = (
         "--models-dir DIR", "--models-preset FILE", "--models-max N", "--models-autoload",
         "--no-models-autoload",
     ),
-    *_refused("from Python, nextn.load(FILE).embed(TEXT) gives vectors", "S",
-        "--embedding --embeddings", "--rerank --reranking", "--pooling NAME", "--embd-normalize N",
-    ),
+    *_refused("/v1/embeddings gives vectors, whose products rank", "S", "--rerank --reranking"),
     # Text and chat.
     *_refused("requests have the field ignore_eos", "S", "--ignore-eos"),
     *_refused("requests have the field stop", "S", "--reverse-prompt -r TEXT"),
@@ -343,6 +341,7 @@ ENVIRONMENT: Final[dict[str, str]] = {
         "CORS_ORIGINS": "--cors-origins",
         "TIMEOUT": "--timeout",
         "TAGS": "--tags",
+        "POOLING": "--pooling",
         "KV_UNIFIED": "--kv-unified",
         "CACHE_RAM": "--cache-ram",
         "CACHE_PROMPT": "--cache-prompt",

@@ -21,6 +21,7 @@ from .sampling_options import SamplingOptions
 from .scale_options import ScaleOptions
 from .serve_options import (
     CacheOptions,
+    EmbeddingOptions,
     LimitOptions,
     ListenOptions,
     TemplateOptions,
@@ -50,6 +51,7 @@ def serve(  # noqa: PLR0913 - groups of flags
     limits: LimitOptions,
     cache: CacheOptions,
     templates: TemplateOptions,
+    vectors: EmbeddingOptions,
     sampling: SamplingOptions,
     spec: SpecFlags,
     control: ControlFlags,
@@ -73,6 +75,7 @@ def serve(  # noqa: PLR0913 - groups of flags
     settings = build_settings(
         listen, limits, cache, templates, sampling, switches, verbose=voice.verbose
     )
+    settings = replace(settings, pooling=vectors.pooling, embd_normalize=vectors.embd_normalize)
     place = share_context(place, listen)
     model, drafts = choose_model(models, output), choose_drafts(spec, models, output)
     if is_bundled(model):

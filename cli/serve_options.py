@@ -126,6 +126,25 @@ class CacheOptions:
         return None if self.cache_ram < 0 else self.cache_ram * _MIB
 
 
+@flag_group("Embeddings")
+class EmbeddingOptions:
+    embeddings: bool = flag("--embeddings --embedding", "Accepted, and always on.")
+    pooling: str | None = flag(
+        "--pooling none|mean|cls|last",
+        "Rows that make a vector: all, their mean, the first, the last; as the file says, or the "
+        "mean.",
+    )
+    embd_normalize: float = flag(
+        "--embd-normalize N", "Length of vectors: -1: as they are, 0: for 16 bits, 2: 1.", 2.0
+    )
+
+    def __post_init__(self) -> None:
+        if self.pooling not in (None, "none", "mean", "cls", "last"):
+            raise typer.BadParameter(
+                f"--pooling must be none, mean, cls or last, got {self.pooling!r}"
+            )
+
+
 @flag_group("Chat")
 class TemplateOptions:
     chat_template: str | None = flag(

@@ -34,7 +34,7 @@ LEVELS = [
     {"", "warm_up", "runtime", "model_names", "generation", "engine", "audit", "simple", "fitting"},
     {"speculation", "ranks"},
     {"models", "sampling"},
-    {"state"},
+    {"state", "hub_models"},
     {"backend"},
     {"gguf", "tokenizer"},
     {"errors", "folders", "nano"},

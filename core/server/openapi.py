@@ -44,6 +44,7 @@ _CHAT: Final = Operation("The reply to messages", results.ChatResult, bodies.Cha
 _INFILL: Final = Operation("Fills a gap", results.NativeResult, bodies.InfillBody, True)
 _RESPONSES: Final = "OpenAI's newer API; stores nothing"
 _LENGTH: Final = ("The length of the prompt", results.InputTokens)
+_ROWS: Final = Operation("The same in llama.cpp's form", list[Object], bodies.EmbeddingBody)
 _CHAT_LENGTH: Final = Operation(*_LENGTH, bodies.ChatBody)
 _OPERATIONS: Final = {
     "/health": _HEALTH,
@@ -71,6 +72,11 @@ _OPERATIONS: Final = {
     "/v1/responses/input_tokens": Operation(*_LENGTH, bodies.ResponsesBody),
     "/v1/messages": Operation("Anthropic's API", results.MessageResult, bodies.MessagesBody, True),
     "/v1/messages/count_tokens": Operation(*_LENGTH, bodies.CountTokensBody),
+    "/v1/embeddings": Operation("Vectors of texts", Object, bodies.EmbeddingBody),
+    "/embeddings": _ROWS,
+    "/embedding": _ROWS,
+    "/api/embed": Operation("Vectors, for Ollama's clients", Object, bodies.OllamaEmbedBody),
+    "/api/embeddings": Operation("The same, of one text", Object, bodies.OllamaEmbedBody),
     "/api/chat": Operation("Ollama's chat", Object, bodies.OllamaChatBody),
     "/api/generate": Operation("Ollama's prompts", Object, bodies.OllamaPromptBody),
     "/api/version": Operation("The version of Ollama's API", Object),

@@ -328,6 +328,26 @@ class OllamaPromptBody(OllamaBody):
     raw: Annotated[Flag, Meta(description="the prompt as it is, without a template")] = None
 
 
+class OllamaEmbedBody(OllamaBody):
+    input: str | list[str] | None = None
+    prompt: Text = None
+    truncate: Annotated[Flag, Meta(description="has no effect: too long a text is refused")] = None
+
+
+class EmbeddingBody(Body):
+    model: Text = None
+    input: Annotated[Prompt | None, Meta(description="a text, token ids, or lists of either")] = (
+        None
+    )
+    content: Annotated[Prompt | None, Meta(description="the same, in llama.cpp's form")] = None
+    encoding_format: Literal["float", "base64"] | None = None
+    dimensions: Count = None
+    embd_normalize: Annotated[
+        float | None, Meta(description="-1: none; 0: 16 bits; 1, 2, p: norm")
+    ] = None
+    user: Text = None
+
+
 class ResponsesBody(SharedBody):
     input: str | list[InputItem] | None = None
     instructions: Text = None

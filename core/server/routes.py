@@ -18,6 +18,7 @@ from . import (
     anthropic,
     chat,
     completions,
+    embeddings,
     infill,
     native,
     ollama,
@@ -64,6 +65,11 @@ ROUTES: Final = (
     ("/v1/messages/count_tokens", POST, anthropic.count_tokens),
     ("/api/chat", POST, ollama.chat),
     ("/api/generate", POST, ollama.generate),
+    ("/v1/embeddings", POST, embeddings.openai),
+    ("/embeddings", POST, embeddings.native),
+    ("/embedding", POST, embeddings.native),
+    ("/api/embed", POST, embeddings.ollama),
+    ("/api/embeddings", POST, embeddings.ollama),
     ("/api/version", GET, ollama_models.version),
     ("/api/tags", GET, ollama_models.tags),
     ("/api/ps", GET, ollama_models.running),
@@ -72,9 +78,9 @@ ROUTES: Final = (
 PAGE: Final = (("/", GET, page.index), ("/ui/{name}", GET, page.part))
 # Clients try these: they learn that it is not their mistake.
 NOT_OFFERED: Final = (
-    "/embedding", "/embeddings", "/v1/embeddings", "/rerank", "/reranking", "/v1/rerank",
+    "/rerank", "/reranking", "/v1/rerank",
     "/v1/reranking", "/lora-adapters", "/v1/audio/transcriptions", "/v1/audio/speech",
-    "/api/embed", "/api/embeddings", "/api/pull", "/api/push", "/api/create", "/api/copy",
+    "/api/pull", "/api/push", "/api/create", "/api/copy",
     "/v1/images/generations", "/v1/moderations", "/v1/fine_tuning/jobs", "/v1/batches", "/v1/files",
 )  # fmt: skip
 

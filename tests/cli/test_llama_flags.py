@@ -54,6 +54,7 @@ llama-server -hf ggml-org/gemma-3-1b-it-GGUF
 llama-server -hf unsloth/Qwen3-8B-GGUF:Q4_K_M --jinja -hfd ggml-org/Qwen3-0.6B-GGUF
 llama-server -hf ggml-org/models -hff tinyllamas/split/stories15M-q8_0-00001-of-00003.gguf --offline
 llama-cli -hf ggml-org/gemma-3-1b-it-GGUF -p hi
+llama-server -m m.gguf --embedding --pooling cls -ub 8192 --embd-normalize 2
 llama-cli -m model.gguf
 llama-cli -m model.gguf -p "I believe the meaning of life is" -n 128 -no-cnv
 llama-cli -m model.gguf -cnv --chat-template chatml
@@ -78,7 +79,6 @@ REFUSED = """
 llama-server --fim-qwen-7b-default
 llama-server --gpt-oss-20b-default
 llama-server -m m.gguf --mmproj mmproj.gguf
-llama-server -m m.gguf --embedding --pooling cls -ub 8192
 llama-server -m m.gguf --reranking
 llama-server -m m.gguf --lora adapter.gguf
 llama-server -m m.gguf --rpc 10.0.0.2:50052

@@ -134,7 +134,7 @@ def test_the_other_endpoints(server: Server, path: str, body: Any) -> None:
     [
         ("GET", "/nothing", 404), ("POST", "/v1", 404), ("GET", "/completion", 405),
         ("DELETE", "/health", 405), ("PATCH", "/v1/models", 405), ("GET", "/v1/models/other", 404),
-        ("POST", "/v1/embeddings", 501), ("POST", "/rerank", 501), ("GET", "/../etc/passwd", 404),
+        ("POST", "/v1/rerank", 501), ("POST", "/rerank", 501), ("GET", "/../etc/passwd", 404),
     ],
 )  # fmt: skip
 def test_paths_and_methods(server: Server, method: str, path: str, status: int) -> None:

@@ -176,4 +176,4 @@ def test_errors_have_their_classes(client: openai.OpenAI, body: Any, kind: Any) 
     with pytest.raises(openai.NotFoundError):
         client.models.retrieve("another")
     with pytest.raises(openai.InternalServerError, match="not supported"):
-        client.embeddings.create(model="m", input="x")
+        client.moderations.create(model="m", input="x")

@@ -1,0 +1,146 @@
+"""Embeddings, as OpenAI (`/v1/embeddings`), llama.cpp (`/embeddings`), Ollama (`/api/embed`) do it.
+
+A vector is of the rows behind the last norm. Texts are read one after the other between two steps
+of the engine, which other requests wait for.
+"""
+
+from __future__ import annotations
+
+import base64
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+from msgspec import Struct
+from numpy.typing import NDArray
+from starlette.requests import Request
+from starlette.responses import Response
+
+from .api_errors import ApiError, not_supported
+from .json_body import read_object
+from .prompts import check_length, read_prompts
+from .replies import JsonResponse
+from .request_bodies import EmbeddingBody, OllamaEmbedBody
+from .request_decoding import refuse
+from .service import Service
+
+if TYPE_CHECKING:
+    from ..engine.engine import Engine
+    from ..runtime import Runtime
+
+Vector = NDArray[np.float32]
+NONE, MEAN, CLS, LAST, RANK = "none", "mean", "cls", "last", "rank"
+POOLINGS: Final = (NONE, MEAN, CLS, LAST, RANK)  # by llama.cpp's numbers
+_LARGEST: Final = 32760  # of a vector that is normalised for 16 bits
+
+
+class Embedded(Struct, frozen=True):
+    vectors: list[Vector]  # of each text; rows with pooling none
+    n_tokens: int
+
+
+async def openai(request: Request) -> Response:
+    service: Service = request.app.state.service
+    body = await read_object(request, service.settings, EmbeddingBody)
+    if body.content is not None:
+        return await _native(service, body)
+    if _pooling(service) == NONE:
+        refuse("input", "has no vector of its own with --pooling none; /embeddings gives rows")
+    if body.dimensions is not None:
+        refuse("dimensions", "cannot be chosen with this model")
+    found = await _embed(service, body.input, body.embd_normalize)
+    form = body.encoding_format or "float"
+    more = {"encoding_format": form} if form != "float" else {}
+    data = [
+        {"object": "embedding", "index": i, "embedding": _encoded(vector, form), **more}
+        for i, vector in enumerate(found.vectors)
+    ]
+    usage = {"prompt_tokens": found.n_tokens, "total_tokens": found.n_tokens}
+    name = body.model or service.model_name
+    return JsonResponse({"object": "list", "model": name, "data": data, "usage": usage})
+
+
+async def native(request: Request) -> Response:
+    service: Service = request.app.state.service
+    return await _native(service, await read_object(request, service.settings, EmbeddingBody))
+
+
+async def ollama(request: Request) -> Response:
+    service: Service = request.app.state.service
+    body = await read_object(request, service.settings, OllamaEmbedBody)
+    name = body.model or service.model_name
+    is_old = request.url.path.endswith("/embeddings")
+    found = await _embed(service, body.prompt if is_old else body.input, None)
+    vectors = [vector.tolist() for vector in found.vectors]
+    if is_old:
+        return JsonResponse({"embedding": vectors[0]})
+    return JsonResponse({"model": name, "embeddings": vectors, "prompt_eval_count": found.n_tokens})
+
+
+async def _native(service: Service, body: EmbeddingBody) -> Response:
+    texts = body.content if body.input is None else body.input
+    found = await _embed(service, texts, body.embd_normalize)
+    rows = [np.atleast_2d(vector).tolist() for vector in found.vectors]
+    return JsonResponse([{"index": i, "embedding": each} for i, each in enumerate(rows)])
+
+
+async def _embed(service: Service, texts: Any, norm: float | None) -> Embedded:
+    if texts is None or texts in ("", []):
+        refuse("input", "is empty")
+    try:
+        prompts = read_prompts(texts, service.tokenizer, service.n_ctx)
+    except ApiError as error:
+        if error.param == "prompt":
+            refuse("input", error.message.removeprefix("prompt "))
+        raise
+    for prompt in prompts:
+        check_length(prompt, service.n_ctx)
+    pooling = _pooling(service)
+    if pooling == RANK:
+        raise not_supported("a model that ranks")
+    runtime, vectors = service.runtime, []
+    for prompt in prompts:
+        rows = await service.worker.call(partial(_rows, runtime, prompt))
+        vectors.append(_pooled(rows, pooling))
+    power = service.settings.embd_normalize if norm is None else norm
+    if pooling != NONE:
+        vectors = [_normalised(vector, power) for vector in vectors]
+    return Embedded(vectors, sum(map(len, prompts)))
+
+
+def _rows(runtime: Runtime, tokens: list[int], _engine: Engine) -> Vector:
+    return runtime.hidden_rows(tokens)
+
+
+def _pooling(service: Service) -> str:
+    """The flag's, else the file's, else the mean."""
+    if service.settings.pooling is not None:
+        return service.settings.pooling
+    metadata = service.runtime.file.metadata
+    number = metadata.get(f"{metadata.architecture}.pooling_type")
+    known = isinstance(number, int) and 0 < number < len(POOLINGS)
+    return POOLINGS[number] if known and isinstance(number, int) else MEAN
+
+
+def _pooled(rows: Vector, pooling: str) -> Vector:
+    if pooling == NONE:
+        return rows
+    found: Vector = rows.mean(axis=0)
+    if pooling != MEAN:
+        found = rows[0] if pooling == CLS else rows[-1]
+    return found
+
+
+def _normalised(vector: Vector, power: float) -> Vector:
+    """-1: as it is; 0: the largest element is 32760; 2: of length 1; p: of p-norm 1."""
+    if power < 0:
+        return vector
+    size = np.abs(vector).max() / _LARGEST if power == 0 else np.linalg.norm(vector, power)
+    found: Vector = vector / size if size else vector
+    return found
+
+
+def _encoded(vector: Vector, form: str) -> Any:
+    if form == "base64":
+        return base64.b64encode(vector.astype("<f4").tobytes()).decode()
+    return vector.tolist()

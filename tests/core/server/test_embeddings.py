@@ -1,0 +1,92 @@
+"""Embeddings, through the clients that ask for them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import ollama
+import openai
+import pytest
+from support.serving import Server, nano_server, running
+
+TEXTS = ["def f(x):\n    return x", "import os", "a = 1"]
+
+
+@pytest.fixture(scope="module")
+def rows() -> Iterator[Server]:
+    with running(nano_server(pooling="none", embd_normalize=-1.0)) as server:
+        yield server
+
+
+def vectors(server: Server, texts: Any, **more: Any) -> np.ndarray[Any, Any]:
+    done = server.post("/v1/embeddings", input=texts, **more)
+    assert [each["index"] for each in done["data"]] == list(range(len(done["data"])))
+    return np.array([each["embedding"] for each in done["data"]])
+
+
+def tokens_of(server: Server, text: str) -> list[int]:
+    found: list[int] = server.post("/tokenize", content=text, add_special=True)["tokens"]
+    return found
+
+
+def test_openai(server: Server) -> None:
+    client = openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0)
+    done = client.embeddings.create(model="m", input=TEXTS)  # in base64, which the client decodes
+    assert np.allclose([each.embedding for each in done.data], vectors(server, TEXTS), atol=1e-6)
+    tokens = [len(tokens_of(server, text)) for text in TEXTS]
+    assert done.usage.prompt_tokens == sum(tokens)
+
+
+def test_a_vector_does_not_depend_on_its_neighbours(server: Server) -> None:
+    together = vectors(server, TEXTS)
+    assert np.allclose(np.linalg.norm(together, axis=1), 1)
+    for text, vector in zip(TEXTS, together, strict=True):
+        assert np.array_equal(vectors(server, text)[0], vector)
+    tokens = tokens_of(server, TEXTS[0])
+    assert np.array_equal(vectors(server, [tokens])[0], together[0])
+
+
+def test_it_is_the_mean_of_the_rows(server: Server, rows: Server) -> None:
+    (found,) = rows.post("/embeddings", input=TEXTS[0])
+    mean = np.mean(found["embedding"], axis=0)
+    assert np.allclose(vectors(server, TEXTS[0])[0], mean / np.linalg.norm(mean), atol=1e-6)
+    (alone,) = server.post("/embedding", content=TEXTS[0], embd_normalize=-1)
+    assert np.allclose(alone["embedding"], [mean], atol=1e-6)
+
+
+def test_lengths(server: Server) -> None:
+    assert np.allclose(np.abs(vectors(server, "a", embd_normalize=1)).sum(), 1)
+    assert np.allclose(np.abs(vectors(server, "a", embd_normalize=0)).max(), 32760)
+
+
+def test_ollama(server: Server) -> None:
+    client = ollama.Client(server.url)
+    assert np.allclose(client.embed("m", TEXTS).embeddings, vectors(server, TEXTS), atol=1e-6)
+    old = client.embeddings("m", TEXTS[0]).embedding
+    assert np.allclose(old, vectors(server, TEXTS[0])[0], atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ({}, "input is empty"),
+        ({"input": ""}, "input is empty"),
+        ({"input": []}, "input"),
+        ({"input": [1 << 30]}, "input has token id"),
+        ({"input": "a", "encoding_format": "int8"}, "encoding_format"),
+        ({"input": "a", "dimensions": 8}, "dimensions cannot be chosen"),
+        ({"input": "x " * 20000}, "exceeds the available context size"),
+    ],
+)
+def test_errors(server: Server, body: dict[str, Any], said: str) -> None:
+    status, error = server.refused("/v1/embeddings", body)
+    assert status == 400
+    assert said in error["message"]
+
+
+def test_openai_has_no_rows(rows: Server) -> None:
+    status, error = rows.refused("/v1/embeddings", {"input": "a"})
+    assert status == 400
+    assert "--pooling none" in error["message"]
