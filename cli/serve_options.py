@@ -134,11 +134,15 @@ class EmbeddingOptions:
         "Rows that make a vector: all, their mean, the first, the last; as the file says, or the "
         "mean.",
     )
-    embd_normalize: float = flag(
-        "--embd-normalize N", "Length of vectors: -1: as they are, 0: for 16 bits, 2: 1.", 2.0
+    embd_normalize: int = flag(
+        "--embd-normalize N", "Length of vectors: -1: as they are, 0: for 16 bits, 2: 1.", 2
     )
 
     def __post_init__(self) -> None:
+        if self.embd_normalize < -1:
+            raise typer.BadParameter(
+                f"--embd-normalize must be -1 or more, got {self.embd_normalize}"
+            )
         if self.pooling not in (None, "none", "mean", "cls", "last"):
             raise typer.BadParameter(
                 f"--pooling must be none, mean, cls or last, got {self.pooling!r}"

@@ -84,7 +84,7 @@ async def _native(service: Service, body: EmbeddingBody) -> Response:
     return JsonResponse([{"index": i, "embedding": each} for i, each in enumerate(rows)])
 
 
-async def _embed(service: Service, texts: Any, norm: float | None) -> Embedded:
+async def _embed(service: Service, texts: Any, norm: int | None) -> Embedded:
     if texts is None or texts in ("", []):
         refuse("input", "is empty")
     try:
@@ -131,13 +131,13 @@ def _pooled(rows: Vector, pooling: str) -> Vector:
     return found
 
 
-def _normalised(vector: Vector, power: float) -> Vector:
+def _normalised(vector: Vector, power: int) -> Vector:
     """-1: as it is; 0: the largest element is 32760; 2: of length 1; p: of p-norm 1."""
-    if power < 0:
+    largest = np.abs(vector).max()
+    if power < 0 or not largest:
         return vector
-    size = np.abs(vector).max() / _LARGEST if power == 0 else np.linalg.norm(vector, power)
-    found: Vector = vector / size if size else vector
-    return found
+    unit: Vector = vector / largest  # powers of it stay numbers
+    return unit * _LARGEST if power == 0 else unit / np.linalg.norm(unit, power)
 
 
 def _encoded(vector: Vector, form: str) -> Any:

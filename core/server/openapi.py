@@ -17,6 +17,8 @@ Schema = dict[str, Any]
 Object = dict[str, Any]
 PATH: Final = "/openapi.json"
 _JSON: Final = "application/json"
+_EVENTS: Final = "text/event-stream"
+_LINES: Final = "application/x-ndjson"
 _PARAMETERS: Final[dict[str, tuple[str, Schema]]] = {
     "name": ("path", {"type": "string"}),
     "id": ("path", {"type": "integer", "minimum": 0}),
@@ -30,7 +32,7 @@ class Operation(NamedTuple):
     summary: str
     result: Any  # its type
     body: type[bodies.Body] | None = None
-    streams: bool = False
+    streams: str = ""  # the type of its streams, if it has any
     parameters: tuple[str, ...] = ()
 
 
@@ -38,10 +40,10 @@ _HEALTH: Final = Operation("Whether the server accepts requests", results.Health
 _MODELS: Final = Operation("The one model", results.Models)
 _SLOT_FILE: Final = "Save, restore or erase a slot"
 _MANY: Final = results.NativeResult | list[results.NativeResult]
-_NATIVE: Final = Operation("llama.cpp's completions", _MANY, bodies.NativeBody, True)
-_TEXT: Final = Operation("Continues prompts", results.TextResult, bodies.CompletionBody, True)
-_CHAT: Final = Operation("The reply to messages", results.ChatResult, bodies.ChatBody, True)
-_INFILL: Final = Operation("Fills a gap", results.NativeResult, bodies.InfillBody, True)
+_NATIVE: Final = Operation("llama.cpp's completions", _MANY, bodies.NativeBody, _EVENTS)
+_TEXT: Final = Operation("Continues prompts", results.TextResult, bodies.CompletionBody, _EVENTS)
+_CHAT: Final = Operation("The reply to messages", results.ChatResult, bodies.ChatBody, _EVENTS)
+_INFILL: Final = Operation("Fills a gap", results.NativeResult, bodies.InfillBody, _EVENTS)
 _RESPONSES: Final = "OpenAI's newer API; stores nothing"
 _LENGTH: Final = ("The length of the prompt", results.InputTokens)
 _ROWS: Final = Operation("The same in llama.cpp's form", list[Object], bodies.EmbeddingBody)
@@ -56,7 +58,7 @@ _OPERATIONS: Final = {
     "/metrics": Operation("For Prometheus", str),
     PATH: Operation("This description", Object),
     "/slots": Operation("The sequences that are being generated", list[Object]),
-    "/slots/{id}": Operation(_SLOT_FILE, Object, bodies.SlotFileBody, False, ("id", "action")),
+    "/slots/{id}": Operation(_SLOT_FILE, Object, bodies.SlotFileBody, "", ("id", "action")),
     "/tokenize": Operation("Token ids of a text", results.Tokens, bodies.TokenizeBody),
     "/detokenize": Operation("The text of token ids", results.Decoded, bodies.DetokenizeBody),
     "/apply-template": Operation("The prompt of a chat", results.Rendered, bodies.ChatBody),
@@ -68,17 +70,19 @@ _OPERATIONS: Final = {
     "/chat/completions/input_tokens": _CHAT_LENGTH,
     "/v1/chat/completions/input_tokens": _CHAT_LENGTH,
     "/infill": _INFILL,
-    "/v1/responses": Operation(_RESPONSES, results.ResponseObject, bodies.ResponsesBody, True),
+    "/v1/responses": Operation(_RESPONSES, results.ResponseObject, bodies.ResponsesBody, _EVENTS),
     "/v1/responses/input_tokens": Operation(*_LENGTH, bodies.ResponsesBody),
-    "/v1/messages": Operation("Anthropic's API", results.MessageResult, bodies.MessagesBody, True),
+    "/v1/messages": Operation(
+        "Anthropic's API", results.MessageResult, bodies.MessagesBody, _EVENTS
+    ),
     "/v1/messages/count_tokens": Operation(*_LENGTH, bodies.CountTokensBody),
-    "/v1/embeddings": Operation("Vectors of texts", Object, bodies.EmbeddingBody),
+    "/v1/embeddings": Operation("Vectors of texts", Object | list[Object], bodies.EmbeddingBody),
     "/embeddings": _ROWS,
     "/embedding": _ROWS,
     "/api/embed": Operation("Vectors, for Ollama's clients", Object, bodies.OllamaEmbedBody),
     "/api/embeddings": Operation("The same, of one text", Object, bodies.OllamaEmbedBody),
-    "/api/chat": Operation("Ollama's chat", Object, bodies.OllamaChatBody),
-    "/api/generate": Operation("Ollama's prompts", Object, bodies.OllamaPromptBody),
+    "/api/chat": Operation("Ollama's chat", Object, bodies.OllamaChatBody, _LINES),
+    "/api/generate": Operation("Ollama's prompts", Object, bodies.OllamaPromptBody, _LINES),
     "/api/version": Operation("The version of Ollama's API", Object),
     "/api/tags": Operation("The one model, for Ollama's clients", Object),
     "/api/ps": Operation("The same", Object),
@@ -90,7 +94,7 @@ def document() -> Schema:
     from importlib.metadata import version
 
     kinds = [kind for each in _OPERATIONS.values() for kind in (each.result, each.body) if kind]
-    kinds += [results.ErrorResult, results.StreamEvent]
+    kinds += [results.ErrorResult, results.OllamaError, results.StreamEvent]
     references, components = msgspec.json.schema_components(
         kinds, ref_template="#/components/schemas/{name}"
     )
@@ -100,7 +104,7 @@ def document() -> Schema:
         "info": {"title": "spec serve", "version": version("nextn"), "license": {"name": "MIT"}},
         "servers": [{"url": "/"}],
         "security": [{}, {"key": []}],
-        "paths": {path: _described(each, schemas) for path, each in _OPERATIONS.items()},
+        "paths": {path: _described(path, each, schemas) for path, each in _OPERATIONS.items()},
         "components": {
             "schemas": components,
             "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
@@ -108,12 +112,17 @@ def document() -> Schema:
     }
 
 
-def _described(operation: Operation, schemas: dict[Any, Schema]) -> Schema:
+def _described(path: str, operation: Operation, schemas: dict[Any, Schema]) -> Schema:
     kind = "text/plain" if operation.result is str else _JSON
     content = {kind: {"schema": schemas[operation.result]}}
-    if operation.streams:
-        content["text/event-stream"] = {"schema": schemas[results.StreamEvent]}
-    content_of_errors = {_JSON: {"schema": schemas[results.ErrorResult]}}
+    if operation.streams == _EVENTS:
+        content[_EVENTS] = {"schema": schemas[results.StreamEvent]}
+    elif operation.streams:
+        content[operation.streams] = {}
+    form = schemas[results.ErrorResult]
+    if path.startswith("/api/"):  # those of a wrong key are in the other form
+        form = {"anyOf": [schemas[results.OllamaError], form]}
+    content_of_errors = {_JSON: {"schema": form}}
     error = {"description": "an error object", "content": content_of_errors}
     described: Schema = {
         "summary": operation.summary,
@@ -129,7 +138,8 @@ def _described(operation: Operation, schemas: dict[Any, Schema]) -> Schema:
         ],
     }
     if operation.streams:
-        described["description"] = "With `stream`, server-sent events."
+        how = "server-sent events" if operation.streams == _EVENTS else "lines of JSON"
+        described["description"] = f"With `stream`, {how}."
     if operation.body is None:
         return {"get": described}
     content_of_body = {_JSON: {"schema": schemas[operation.body]}}

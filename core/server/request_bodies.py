@@ -342,9 +342,10 @@ class EmbeddingBody(Body):
     content: Annotated[Prompt | None, Meta(description="the same, in llama.cpp's form")] = None
     encoding_format: Literal["float", "base64"] | None = None
     dimensions: Count = None
-    embd_normalize: Annotated[
-        float | None, Meta(description="-1: none; 0: 16 bits; 1, 2, p: norm")
-    ] = None
+    embd_normalize: (
+        Annotated[int, Meta(ge=-1, le=1 << 30, description="-1: none; 0: 16 bits; 1, 2, p: norm")]
+        | None
+    ) = None
     user: Text = None
 
 

@@ -23,6 +23,10 @@ class ErrorResult(msgspec.Struct):
     error: ErrorDetail
 
 
+class OllamaError(msgspec.Struct):
+    error: str
+
+
 class PromptTokens(msgspec.Struct):
     cached_tokens: Count
 

@@ -125,7 +125,7 @@ WRONG: tuple[Wrong, ...] = (
     ),
     ("POST", "/v1/messages", {"messages": []}, 400),
     ("POST", "/v1/responses", {"input": 5}, 400),
-    ("POST", "/v1/embeddings", {"input": "x"}, 501),
+    ("POST", "/rerank", {"query": "x", "documents": ["y"]}, 501),
     ("GET", "/completion", None, 405),
     ("GET", "/nothing", None, 404),
     ("POST", "/detokenize", {"tokens": [-1]}, 400),
@@ -141,6 +141,7 @@ FINE: tuple[Wrong, ...] = (
     ("POST", "/apply-template", {"messages": [{"role": "user", "content": "x"}]}, 200),
     ("POST", "/v1/messages/count_tokens", {"messages": [{"role": "user", "content": "x"}]}, 200),
     ("POST", "/v1/responses/input_tokens", {"input": "x"}, 200),
+    ("POST", "/v1/embeddings", {"input": "x"}, 200),
 )
 
 

@@ -16,7 +16,7 @@ TEXTS = ["def f(x):\n    return x", "import os", "a = 1"]
 
 @pytest.fixture(scope="module")
 def rows() -> Iterator[Server]:
-    with running(nano_server(pooling="none", embd_normalize=-1.0)) as server:
+    with running(nano_server(pooling="none", embd_normalize=-1)) as server:
         yield server
 
 
@@ -59,6 +59,7 @@ def test_it_is_the_mean_of_the_rows(server: Server, rows: Server) -> None:
 def test_lengths(server: Server) -> None:
     assert np.allclose(np.abs(vectors(server, "a", embd_normalize=1)).sum(), 1)
     assert np.allclose(np.abs(vectors(server, "a", embd_normalize=0)).max(), 32760)
+    assert np.allclose(np.abs(vectors(server, "a", embd_normalize=1000)).max(), 1, atol=0.01)
 
 
 def test_ollama(server: Server) -> None:
