@@ -125,7 +125,7 @@ def _load(
     draft_files = open_drafts(drafts, spec)
     with_nextn = not {MTP, AUTO}.isdisjoint(spec.types)
     with_nextn &= all(each.drafter != MTP for each in draft_files)
-    reserve = sum(t.n_bytes for each in draft_files for t in each.file.tensors.values())
+    reserve = sum(each.file.n_bytes for each in draft_files)
     demands: list[Demand] = []
     model, length = _build(file, backend, n_ctx, demands, with_nextn=with_nextn, reserve=reserve)
     target, drafter = LoadedModel(file, model, tokenizer), None
@@ -200,6 +200,7 @@ class Runtime:
         self.stats = Stats()  # of the latest generation
         self.budget = self.plan(1)
         self._engine: Engine | None = None
+        self._short_reader: SequenceReader | None = None
         self._is_closed = False
         self._iterated: set[int] = set()  # ids of sequences with an iterator
 
@@ -316,9 +317,24 @@ class Runtime:
 
     def hidden_rows(self, token_ids: Tokens[int]) -> Floats:
         """Return the rows before the head, behind the last norm, (T, D)."""
+        return np.concatenate(list(self.hidden_pieces(token_ids)))
+
+    def hidden_pieces(self, token_ids: Tokens[int]) -> Iterator[Floats]:
+        """Yield these rows in pieces as long as those of prompts. A sequence is to be read to its
+        end before the next one begins."""
         check_tokens(token_ids, self.n_vocab)
-        outputs = self.reader(len(token_ids), taps=frozenset({H_NEXTN})).outputs(token_ids)
-        return np.concatenate([output.taps[H_NEXTN].copy() for output in outputs])
+        for output in self._hidden_reader(len(token_ids)).outputs(token_ids):
+            yield output.taps[H_NEXTN].copy()
+
+    def _hidden_reader(self, n_tokens: int) -> SequenceReader:
+        """One of few tokens is kept: making it takes longer than to read a sentence."""
+        taps, n_rows = frozenset({H_NEXTN}), self.backend.prompt_chunk or PREFILL_CHUNK
+        if n_tokens > PREFILL_CHUNK:
+            return self.reader(n_tokens, n_rows, taps)
+        self._check_open()
+        if self._short_reader is None:
+            self._short_reader = self.reader(PREFILL_CHUNK, n_rows, taps)
+        return self._short_reader
 
     def reader(
         self, n_tokens: int, n_rows: int | None = None, taps: Taps = frozenset()
@@ -352,6 +368,7 @@ class Runtime:
     def close(self) -> None:
         """Free the memory. A closed model raises NextnError."""
         self._is_closed = True
+        self._short_reader = None
         self._drop_engine()
         self.file.close()
         if self.draft is not None:

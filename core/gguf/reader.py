@@ -59,6 +59,15 @@ class GgufFile(Struct):
         """The path as it may be printed."""
         return printable_path(self.path)
 
+    @property
+    def n_params(self) -> int:
+        return sum(tensor.n_elements for tensor in self.tensors.values())
+
+    @property
+    def n_bytes(self) -> int:
+        """Of its tensors."""
+        return sum(tensor.n_bytes for tensor in self.tensors.values())
+
     def is_unchanged(self) -> bool:
         """Whether the paths still lead to the files that were opened, unmodified."""
         try:

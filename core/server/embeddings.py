@@ -1,14 +1,13 @@
 """Embeddings, as OpenAI (`/v1/embeddings`), llama.cpp (`/embeddings`), Ollama (`/api/embed`) do it.
 
-A vector is of the rows behind the last norm. Texts are read one after the other between two steps
-of the engine, which other requests wait for.
+A vector is of the rows behind the last norm. Texts are read one after the other, in pieces between
+two steps of the engine: other requests wait for one piece, as for that of a prompt.
 """
 
 from __future__ import annotations
 
 import base64
-from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 from msgspec import Struct
@@ -23,10 +22,6 @@ from .replies import JsonResponse
 from .request_bodies import EmbeddingBody, OllamaEmbedBody
 from .request_decoding import refuse
 from .service import Service
-
-if TYPE_CHECKING:
-    from ..engine.engine import Engine
-    from ..runtime import Runtime
 
 Vector = NDArray[np.float32]
 NONE, MEAN, CLS, LAST, RANK = "none", "mean", "cls", "last", "rank"
@@ -98,18 +93,19 @@ async def _embed(service: Service, texts: Any, norm: int | None) -> Embedded:
     pooling = _pooling(service)
     if pooling == RANK:
         raise not_supported("a model that ranks")
-    runtime, vectors = service.runtime, []
-    for prompt in prompts:
-        rows = await service.worker.call(partial(_rows, runtime, prompt))
-        vectors.append(_pooled(rows, pooling))
+    vectors = [_pooled(await _rows(service, prompt), pooling) for prompt in prompts]
     power = service.settings.embd_normalize if norm is None else norm
     if pooling != NONE:
         vectors = [_normalised(vector, power) for vector in vectors]
     return Embedded(vectors, sum(map(len, prompts)))
 
 
-def _rows(runtime: Runtime, tokens: list[int], _engine: Engine) -> Vector:
-    return runtime.hidden_rows(tokens)
+async def _rows(service: Service, tokens: list[int]) -> Vector:
+    async with service.reading:
+        pieces, found = service.runtime.hidden_pieces(tokens), []
+        while (piece := await service.worker.call(lambda _: next(pieces, None))) is not None:
+            found.append(piece)
+    return np.concatenate(found)
 
 
 def _pooling(service: Service) -> str:

@@ -318,8 +318,9 @@ class Worker:
         commands = self._commands
         if is_idle:
             commands.get()()
-        for _ in range(_COMMANDS):
-            if commands.empty():
+        # Those that are there: a caller that at once asks for more waits for a step in between.
+        for _ in range(min(commands.qsize(), _COMMANDS)):
+            if commands.empty():  # the end of the server has run the others
                 return
             commands.get()()
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -10,6 +12,8 @@ import ollama
 import openai
 import pytest
 from support.serving import Server, nano_server, running
+
+from nextn.core.state.sizes import PREFILL_CHUNK
 
 TEXTS = ["def f(x):\n    return x", "import os", "a = 1"]
 
@@ -91,3 +95,34 @@ def test_openai_has_no_rows(rows: Server) -> None:
     status, error = rows.refused("/v1/embeddings", {"input": "a"})
     assert status == 400
     assert "--pooling none" in error["message"]
+
+
+def test_other_requests_go_on_between_the_pieces_of_a_text(server: Server) -> None:
+    """The pieces do not end before a completion has: it would wait for ever behind all of them."""
+    runtime, has_ended = server.runtime, threading.Event()
+    begun = threading.Event()
+
+    def endless(tokens: list[int]) -> Iterator[np.ndarray[Any, Any]]:
+        while not has_ended.is_set():
+            begun.set()
+            yield np.ones((1, 4), np.float32)
+
+    with pytest.MonkeyPatch.context() as patched, ThreadPoolExecutor(1) as pool:
+        patched.setattr(runtime, "hidden_pieces", endless)
+        found = pool.submit(vectors, server, "def f(x)")
+        assert begun.wait(60)
+        done = server.post("/completion", prompt="def add(", n_predict=8)
+        has_ended.set()
+        assert done["tokens_predicted"] == 8
+        assert np.allclose(found.result(), 0.5)
+
+
+def test_long_texts_are_read_in_pieces_of_a_prompt(server: Server) -> None:
+    tokens = tokens_of(server, "def f(x):\n    return x\n" * 120)
+    pieces = list(server.runtime.hidden_pieces(tokens))
+    assert [len(piece) for piece in pieces[:-1]] == [PREFILL_CHUNK] * (len(tokens) // PREFILL_CHUNK)
+    assert np.array_equal(np.concatenate(pieces), server.runtime.hidden_rows(tokens))
+    short = tokens[:20]  # read by a reader that is kept
+    first = server.runtime.hidden_rows(short)
+    assert np.array_equal(first, np.concatenate(pieces)[:20])
+    assert np.array_equal(server.runtime.hidden_rows(short), first)

@@ -262,3 +262,31 @@ def test_calls_run_between_steps() -> None:
             assert (await whole(each))[-1].stop_reason == LIMIT
 
     run(test)
+
+
+def test_a_caller_that_asks_again_at_once_waits_for_a_step() -> None:
+    """However quick it is: texts that are being written go on between its calls."""
+
+    async def test() -> None:
+        async with started() as worker:
+            writing, n_made = job(), []
+            worker.submit([writing])
+            ended = asyncio.Event()
+            loop = asyncio.get_running_loop()
+
+            def ask(_engine: Engine) -> None:
+                sequence = writing.sequence
+                made = 0 if sequence is None else len(sequence.tokens)
+                n_made.append(made)
+                if sequence is None or sequence.stop_reason is None:
+                    worker.ask(ask)  # it is in the queue before this call has ended
+                else:
+                    loop.call_soon_threadsafe(ended.set)
+
+            worker.ask(ask)
+            await ended.wait()
+            assert len(tokens(await whole(writing))) == 30
+            calls = [made for made in n_made if made]
+            assert len(calls) == len(set(calls)) > 10
+
+    run(test)
