@@ -13,6 +13,7 @@ from ..generation import GenerateParams
 from ..tokenizer.built_in_templates import CHATML
 from ..tokenizer.chat_template import spelling
 from ..tokenizer.thinking import find_thinking_texts
+from . import ollama_models
 from .api_errors import ApiError, not_supported
 from .jobs import Job
 from .metrics import CONTENT_TYPE, exposition
@@ -39,6 +40,7 @@ def remember(service: Service) -> None:
         name=name,
         props=_props(service),
         model=_model(service, service.settings.alias or (name,)),
+        listed=ollama_models.listed(service),
     )
 
 
@@ -63,7 +65,7 @@ def _model(service: Service, names: tuple[str, ...]) -> dict[str, Any]:
         known: dict[str, Any] = service.remembered["model"]
         return known
     runtime = service.runtime
-    hparams, tensors = runtime.model.hparams, list(runtime.file.tensors.values())
+    hparams = runtime.model.hparams
     return {
         "id": names[0],
         "object": "model",
@@ -81,8 +83,8 @@ def _model(service: Service, names: tuple[str, ...]) -> dict[str, Any]:
             "n_ctx": service.n_ctx,
             "n_ctx_train": hparams.n_ctx_train,
             "n_embd": hparams.n_embd,
-            "n_params": sum(tensor.n_elements for tensor in tensors),
-            "size": sum(tensor.n_bytes for tensor in tensors),
+            "n_params": runtime.file.n_params,
+            "size": runtime.file.n_bytes,
         },
         "architecture": {"input_modalities": ["text"], "output_modalities": ["text"]},
     }

@@ -50,6 +50,10 @@ class ApiError(Exception):
         }
         return {"error": error | self.more}
 
+    def body_for(self, path: str) -> dict[str, Any]:
+        """In the form of the API that the path is of: Ollama's, or everyone else's."""
+        return {"error": self.message} if path.startswith("/api/") else self.body
+
     @property
     def headers(self) -> dict[str, str]:
         headers = {}

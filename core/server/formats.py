@@ -25,7 +25,6 @@ class Format(ABC):
     `ending`; and after all texts `closing`."""
 
     media_type = b"text/event-stream"
-    ping = b":\n\n"  # of a stream that is silent for long
 
     def __init__(self, parsed: ParsedRequest) -> None:
         self.parsed = parsed
@@ -44,6 +43,10 @@ class Format(ABC):
     @abstractmethod
     def ending(self, answer: Answer) -> bytes:
         """The text is complete."""
+
+    def ping(self) -> bytes:
+        """Of a stream that is silent for long: a comment."""
+        return b":\n\n"
 
     def closing(self, answers: list[Answer]) -> bytes:
         return b""

@@ -78,12 +78,13 @@ class GenerationResponse(Response):
         self.sent_at = time.perf_counter()
         self.has_begun = False  # its stream
         self.client: object = None
+        self.path = ""
         self._n_left = len(jobs)
         self._is_gone = False
         self.status_code, self.background = 200, None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        self.client = scope.get("client")
+        self.client, self.path = scope.get("client"), scope["path"]
         self.service.under_way.add(self)
         watch = asyncio.create_task(self._watch(receive))
         try:
@@ -125,7 +126,7 @@ class GenerationResponse(Response):
                 body = b"".join([self._encoded(place, item) for place, item in items])
             except ApiError as error:
                 if not self.has_begun:
-                    await send_error(error, send)
+                    await send_error(error, self.path, send)
                     return
                 body, self._n_left = self.form.failure(error), 0
                 self.service.worker.cancel(self.jobs)
@@ -144,7 +145,7 @@ class GenerationResponse(Response):
     def _encoded(self, place: int, item: Item) -> bytes:
         answer, form = self.answers[place], self.form
         if isinstance(item, Ping):
-            return form.ping
+            return form.ping()
         if isinstance(item, Progress):
             return form.progress(answer, item)
         opening = b"" if answer.is_open else form.opening(answer)
@@ -171,14 +172,14 @@ class GenerationResponse(Response):
                         self._push(self.answers[place], item)
         except ApiError as error:
             if not self._is_gone:
-                await send_error(error, send)
+                await send_error(error, self.path, send)
             return
         body = encode(self.form.whole(self.answers))
         await send_body(body, 200, {}, send)
 
 
-async def send_error(error: ApiError, send: Send) -> None:
-    await send_body(encode(error.body), error.status, error.headers, send)
+async def send_error(error: ApiError, path: str, send: Send) -> None:
+    await send_body(encode(error.body_for(path)), error.status, error.headers, send)
 
 
 async def send_body(body: bytes, status: int, headers: dict[str, str], send: Send) -> None:

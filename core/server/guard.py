@@ -52,7 +52,7 @@ class Guard:
         try:
             self._check(scope, headers)
         except ApiError as error:
-            await error_response(error)(scope, receive, send)
+            await error_response(error, scope["path"])(scope, receive, send)
             return
         await self._app(scope, receive, send)
 

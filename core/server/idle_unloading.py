@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 AWAKE_OR_NOT: Final = frozenset(
     ("/", "/ui/{name}", "/health", "/v1/health", "/metrics", "/props", "/models", "/v1/models",
-     "/v1/models/{name:path}")
+     "/v1/models/{name:path}", "/api/version", "/api/tags", "/api/ps")
 )  # fmt: skip
 
 

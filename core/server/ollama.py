@@ -143,7 +143,6 @@ class OllamaFormat(Format):
     """A stream is a JSON object on each line."""
 
     media_type = b"application/x-ndjson"
-    ping = b""  # a line must be an object
 
     def __init__(self, parsed: ParsedRequest, prompt: ChatPrompt | None, *, is_chat: bool) -> None:
         super().__init__(parsed)
@@ -175,6 +174,10 @@ class OllamaFormat(Format):
             thoughts = "".join(reply.reasoning)
             said = self._said("".join(reply.content), thoughts, reply.calls)
         return self._framed(said | self._done(answer))
+
+    def ping(self) -> bytes:
+        """A line must be an object."""
+        return self._lines([{"content": ""}])
 
     def failure(self, error: ApiError) -> bytes:
         return encode({"error": error.message}) + b"\n"

@@ -9,6 +9,7 @@ from typing import Any, Final
 from starlette.requests import Request
 from starlette.responses import Response
 
+from ..tokenizer.thinking import find_thinking_texts
 from .api_errors import ApiError
 from .json_body import read_object
 from .ollama import now
@@ -16,6 +17,7 @@ from .replies import JsonResponse
 from .reply import find_call_style
 from .request_bodies import OllamaBody
 from .service import Service
+from .worker import SLEEPING
 
 VERSION: Final = "0.13.0"  # clients compare it: the API is that of this version
 _LATEST: Final = ":latest"
@@ -27,15 +29,18 @@ async def version(_request: Request) -> Response:
 
 
 async def tags(request: Request) -> Response:
-    return JsonResponse({"models": [_listed(_service(request))]})
+    return JsonResponse({"models": [listed(_service(request))]})
 
 
 async def running(request: Request) -> Response:
+    """The models that are in memory."""
     service = _service(request)
+    if service.worker.state == SLEEPING:
+        return JsonResponse({"models": []})
     more = {
         "expires_at": "9999-12-31T23:59:59Z", "size_vram": 0, "context_length": service.n_ctx,
     }  # fmt: skip
-    return JsonResponse({"models": [_listed(service) | more]})
+    return JsonResponse({"models": [listed(service) | more]})
 
 
 async def show(request: Request) -> Response:
@@ -49,7 +54,7 @@ async def show(request: Request) -> Response:
     can = ["completion"]
     if find_call_style(source).is_native:
         can.append("tools")
-    if "enable_thinking" in source or "<think>" in source:
+    if find_thinking_texts(source) is not None:
         can.append("thinking")
     return JsonResponse(
         {
@@ -64,9 +69,11 @@ async def show(request: Request) -> Response:
     )
 
 
-def _listed(service: Service) -> dict[str, Any]:
-    name, file = service.model_name, service.runtime.file
-    size = sum(tensor.n_bytes for tensor in file.tensors.values())
+def listed(service: Service) -> dict[str, Any]:
+    if service.worker.state == SLEEPING and "listed" in service.remembered:
+        known: dict[str, Any] = service.remembered["listed"]
+        return known
+    name, size = service.model_name, service.runtime.file.n_bytes
     return {
         "name": name,
         "model": name,
@@ -79,7 +86,7 @@ def _listed(service: Service) -> dict[str, Any]:
 
 def _details(service: Service) -> dict[str, Any]:
     file = service.runtime.file
-    n_params = sum(tensor.n_elements for tensor in file.tensors.values())
+    n_params = file.n_params
     n_bytes: dict[str, int] = {}
     for tensor in file.tensors.values():
         n_bytes[tensor.format.name] = n_bytes.get(tensor.format.name, 0) + tensor.n_bytes

@@ -119,10 +119,8 @@ def _described(path: str, operation: Operation, schemas: dict[Any, Schema]) -> S
         content[_EVENTS] = {"schema": schemas[results.StreamEvent]}
     elif operation.streams:
         content[operation.streams] = {}
-    form = schemas[results.ErrorResult]
-    if path.startswith("/api/"):  # those of a wrong key are in the other form
-        form = {"anyOf": [schemas[results.OllamaError], form]}
-    content_of_errors = {_JSON: {"schema": form}}
+    form = results.OllamaError if path.startswith("/api/") else results.ErrorResult
+    content_of_errors = {_JSON: {"schema": schemas[form]}}
     error = {"description": "an error object", "content": content_of_errors}
     described: Schema = {
         "summary": operation.summary,

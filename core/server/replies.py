@@ -23,16 +23,13 @@ class JsonResponse(Response):
         return encode(content)
 
 
-def error_response(error: ApiError) -> Response:
-    return JsonResponse(error.body, error.status, error.headers)
+def error_response(error: ApiError, path: str) -> Response:
+    return JsonResponse(error.body_for(path), error.status, error.headers)
 
 
 async def on_api_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, ApiError | NextnError), "registered for these"
-    found = api_error(error)
-    if request.url.path.startswith("/api/"):  # Ollama's
-        return JsonResponse({"error": found.message}, found.status, found.headers)
-    return error_response(found)
+    return error_response(api_error(error), request.url.path)
 
 
 async def on_http_error(request: Request, error: Exception) -> Response:
@@ -42,11 +39,12 @@ async def on_http_error(request: Request, error: Exception) -> Response:
         404: f"there is no {request.url.path[:200]} here",
         405: f"{request.url.path[:200]} does not take {request.method}",
     }.get(error.status_code, error.detail)
-    response = error_response(ApiError(error.status_code, message))
+    response = error_response(ApiError(error.status_code, message), request.url.path)
     response.headers.update(error.headers or {})
     return response
 
 
-async def on_bug(_request: Request, error: Exception) -> Response:
+async def on_bug(request: Request, error: Exception) -> Response:
     _log.error("internal error, %s: %s", type(error).__name__, error)
-    return error_response(ApiError(500, f"internal error: {type(error).__name__}"))
+    bug = ApiError(500, f"internal error: {type(error).__name__}")
+    return error_response(bug, request.url.path)

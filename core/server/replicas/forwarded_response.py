@@ -127,7 +127,7 @@ class ForwardedResponse:
             await self._send(refusal)
         else:
             error = ApiError(503, "the replica that had this request has gone away", retry_after=1)
-            await send_error(error, self._client_send)
+            await send_error(error, self._scope["path"], self._client_send)
 
     async def _send(self, batch: list[Message]) -> None:
         self._has_begun = True

@@ -61,10 +61,11 @@ class Ingress:
             finally:
                 self.open.discard(response)
         except (ApiError, NextnError) as error:
-            await send_error(api_error(error), send)
+            await send_error(api_error(error), scope["path"], send)
         except Exception as error:  # noqa: BLE001 - the client gets an answer in any case
             _log.error("internal error, %s: %s", type(error).__name__, error)
-            await send_error(ApiError(500, f"internal error: {type(error).__name__}"), send)
+            bug = ApiError(500, f"internal error: {type(error).__name__}")
+            await send_error(bug, scope["path"], send)
 
     def check_ready(self) -> None:
         """Raises an `ApiError` if no replica can answer."""

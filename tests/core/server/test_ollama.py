@@ -8,11 +8,12 @@ from typing import Any
 
 import ollama
 import pytest
-from support.serving import Server, nano_server, running
+from support.serving import Server, nano_server, running, wait_until
 
 from nextn.core import load, nano
 from nextn.core.server.loading import prepare
-from nextn.core.server.worker import Loaded
+from nextn.core.server.ollama import OllamaFormat
+from nextn.core.server.worker import SLEEPING, Loaded
 from nextn.core.tokenizer import ChatTemplate
 
 TEMPLATE = (
@@ -131,6 +132,8 @@ def test_lists(client: ollama.Client) -> None:
         ("/api/generate", {"prompt": "a", "format": "xml"}, 400, "format must be json or a JSON"),
         ("/api/generate", {"prompt": "a", "options": {"top_k": "x"}}, 400, "top_k"),
         ("/api/pull", {"model": "x"}, 501, "/api/pull"),
+        ("/api/nothing", {}, 404, "there is no /api/nothing here"),
+        ("/api/tags", {}, 405, "/api/tags does not take POST"),
     ],
 )  # fmt: skip
 def test_errors_are_a_text(
@@ -139,3 +142,30 @@ def test_errors_are_a_text(
     got, value, _ = chatty.request("POST", path, body)
     assert got == status
     assert said in value["error"]
+
+
+def test_a_wrong_key_is_told_as_a_text() -> None:
+    with running(nano_server(api_keys=("secret",))) as server:
+        status, value, _ = server.request("GET", "/api/tags", Authorization="Bearer no")
+        assert status == 401
+        assert isinstance(value["error"], str)
+
+
+def test_a_silent_stream_gets_lines_that_clients_read(
+    client: ollama.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(OllamaFormat, "piece", lambda self, answer, text: self.ping())
+    parts = list(client.chat("mine", ASK, options=GREEDY, think=False, stream=True))
+    assert {part.message.content for part in parts} == {""}
+    assert parts[-1].done
+
+
+def test_lists_do_not_wake_the_model() -> None:
+    with running(nano_server(n=2, sleep_s=0.2)) as server:
+        tags = server.get("/api/tags")
+        assert server.get("/api/ps")["models"][0]["model"] == tags["models"][0]["model"]
+        wait_until(lambda: server.worker.state == SLEEPING and server.worker.loaded is None)
+        assert server.get("/api/tags") == tags
+        assert server.get("/api/ps") == {"models": []}
+        assert server.get("/api/version")["version"]
+        assert server.worker.state == SLEEPING
