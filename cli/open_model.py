@@ -54,10 +54,9 @@ def _from_hub(models: ModelOptions, name: str, output: Console, file: str | None
 
     with flag_errors():
         repo, quant = parse_hub_name(name)
-    if output.quiet or not sys.stderr.isatty():
-        os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     wanted = HubModel(repo, quant, file, models.hf_token, models.offline)
-    return fetch(wanted, output.remark)
+    shows_bars = not output.quiet and sys.stderr.isatty()
+    return fetch(wanted, output.remark, shows_bars=shows_bars)
 
 
 def print_choice(models: ModelOptions, model: Path, output: Console) -> None:

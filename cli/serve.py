@@ -73,9 +73,8 @@ def serve(  # noqa: PLR0913 - groups of flags
     source = read_template(templates)
     switches = read_switches(templates)
     settings = build_settings(
-        listen, limits, cache, templates, sampling, switches, verbose=voice.verbose
+        listen, limits, cache, templates, vectors, sampling, switches, verbose=voice.verbose
     )
-    settings = replace(settings, pooling=vectors.pooling, embd_normalize=vectors.embd_normalize)
     place = share_context(place, listen)
     model, drafts = choose_model(models, output), choose_drafts(spec, models, output)
     if is_bundled(model):

@@ -135,14 +135,10 @@ class EmbeddingOptions:
         "mean.",
     )
     embd_normalize: int = flag(
-        "--embd-normalize N", "Length of vectors: -1: as they are, 0: for 16 bits, 2: 1.", 2
+        "--embd-normalize N", "Length of vectors: -1: as they are, 0: for 16 bits, 2: 1.", 2, min=-1
     )
 
     def __post_init__(self) -> None:
-        if self.embd_normalize < -1:
-            raise typer.BadParameter(
-                f"--embd-normalize must be -1 or more, got {self.embd_normalize}"
-            )
         if self.pooling not in (None, "none", "mean", "cls", "last"):
             raise typer.BadParameter(
                 f"--pooling must be none, mean, cls or last, got {self.pooling!r}"
@@ -183,6 +179,7 @@ def build_settings(
     limits: LimitOptions,
     cache: CacheOptions,
     templates: TemplateOptions,
+    vectors: EmbeddingOptions,
     sampling: SamplingOptions,
     switches: dict[str, Any],
     *,
@@ -226,6 +223,8 @@ def build_settings(
             prefills=templates.prefill_assistant,
             template_kwargs=tuple(switches.items()),
             reasoning_format=templates.reasoning_format,
+            pooling=vectors.pooling,
+            embd_normalize=vectors.embd_normalize,
             ssl_key=_path(listen.ssl_key_file),
             ssl_cert=_path(listen.ssl_cert_file),
         )

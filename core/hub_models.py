@@ -71,14 +71,19 @@ def choose_files(names: Iterable[str], wanted: HubModel) -> list[str]:
     return _parts(models[0], models)
 
 
-def fetch(wanted: HubModel, announce: Announce = lambda _line: None) -> Path:
+def fetch(
+    wanted: HubModel, announce: Announce = lambda _line: None, *, shows_bars: bool = False
+) -> Path:
     """Returns the file on this machine, or the first of its parts. Downloads what is missing, and
-    goes on where an earlier download ended."""
+    goes on where an earlier download ended. `shows_bars`: of progress, on stderr."""
     import huggingface_hub as hub
     from huggingface_hub import constants, errors
+    from huggingface_hub.utils.tqdm import disable_progress_bars
 
     if wanted.offline or constants.HF_HUB_OFFLINE:
         return _cached(wanted, "")
+    if not shows_bars:
+        disable_progress_bars()
     try:
         api = hub.HfApi(constants.ENDPOINT, wanted.token)
         # Not `list_repo_files`, which tries for half a minute where there is no network.

@@ -60,9 +60,13 @@ def test_mirostat_1_is_refused_with_what_to_do() -> None:
 
 
 def test_the_edges_are_allowed() -> None:
-    SamplingParams(temperature=0.0, top_k=0, top_p=1.0, seed=0, min_p=0, repeat_last_n=-1)
-    SamplingParams(temperature=1e308, top_k=10**9, top_p=5e-324, seed=2**64 - 1, min_p=1)
-    SamplingParams(typical_p=5e-324, top_n_sigma=-5.0, dry_base=1, adaptive_decay=0.99)
+    for edges in (
+        {"temperature": 0.0, "top_k": 0, "top_p": 1.0, "seed": 0, "min_p": 0, "repeat_last_n": -1},
+        {"temperature": 1e308, "top_k": 10**9, "top_p": 5e-324, "seed": 2**64 - 1, "min_p": 1},
+        {"typical_p": 5e-324, "top_n_sigma": -5.0, "dry_base": 1, "adaptive_decay": 0.99},
+    ):
+        made = SamplingParams(**edges)  # type: ignore[arg-type]
+        assert {name: getattr(made, name) for name in edges} == edges
 
 
 def test_a_copy_with_other_values_is_checked_too() -> None:
