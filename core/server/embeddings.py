@@ -7,6 +7,8 @@ two steps of the engine: other requests wait for one piece, as for that of a pro
 from __future__ import annotations
 
 import base64
+import time
+from collections.abc import Iterator
 from typing import Any, Final
 
 import numpy as np
@@ -22,6 +24,7 @@ from .replies import JsonResponse
 from .request_bodies import EmbeddingBody, OllamaEmbedBody
 from .request_decoding import refuse
 from .service import Service
+from .totals import Totals
 
 Vector = NDArray[np.float32]
 NONE, MEAN, CLS, LAST, RANK = "none", "mean", "cls", "last", "rank"
@@ -101,11 +104,21 @@ async def _embed(service: Service, texts: Any, norm: int | None) -> Embedded:
 
 
 async def _rows(service: Service, tokens: list[int]) -> Vector:
+    worker, found = service.worker, []
     async with service.reading:
-        pieces, found = service.runtime.hidden_pieces(tokens), []
-        while (piece := await service.worker.call(lambda _: next(pieces, None))) is not None:
+        pieces = service.runtime.hidden_pieces(tokens)
+        while (piece := await worker.call(lambda _: _next(pieces, worker.totals))) is not None:
             found.append(piece)
     return np.concatenate(found)
+
+
+def _next(pieces: Iterator[Vector], totals: Totals) -> Vector | None:
+    began = time.perf_counter()
+    piece = next(pieces, None)
+    if piece is not None:
+        totals.add_read(len(piece), 1000 * (time.perf_counter() - began))
+        totals.steps += 1
+    return piece
 
 
 def _pooling(service: Service) -> str:

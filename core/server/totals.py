@@ -52,11 +52,15 @@ class Totals(Struct):
     whole: Histogram = field(default_factory=lambda: Histogram(_WIDE))
     queued: Histogram = field(default_factory=lambda: Histogram(_WIDE))
 
+    def add_read(self, n_tokens: int, ms: float) -> None:
+        """Adds tokens of a prompt, or of a text that is embedded."""
+        self.prompt_n += n_tokens
+        self.prompt_ms += ms
+
     def add(self, stats: Stats, n_tokens: int, reason: str) -> None:
         """Adds a sequence that has ended."""
-        self.prompt_n += stats.prompt_n - stats.cached_n if stats.steps else 0
+        self.add_read(stats.prompt_n - stats.cached_n if stats.steps else 0, stats.prompt_ms)
         self.cached_n += stats.cached_n
-        self.prompt_ms += stats.prompt_ms
         self.predicted_n += stats.predicted_n
         self.predicted_ms += stats.predicted_ms
         self.longest = max(self.longest, n_tokens)

@@ -126,3 +126,15 @@ def test_long_texts_are_read_in_pieces_of_a_prompt(server: Server) -> None:
     first = server.runtime.hidden_rows(short)
     assert np.array_equal(first, np.concatenate(pieces)[:20])
     assert np.array_equal(server.runtime.hidden_rows(short), first)
+
+
+def test_what_was_read_is_counted() -> None:
+    with running(nano_server(with_metrics=True)) as server:
+        vectors(server, TEXTS)
+        n = sum(len(tokens_of(server, text)) for text in TEXTS)
+        lines = server.request("GET", "/metrics")[1].splitlines()
+        counted = {line.split()[0]: float(line.split()[1]) for line in lines if line[:1] != "#"}
+        assert counted["llamacpp:prompt_tokens_total"] == n
+        assert counted["llamacpp:prompt_seconds_total"] > 0
+        assert counted["llamacpp:n_decode_total"] == len(TEXTS)
+        assert counted["llamacpp:tokens_predicted_total"] == 0
