@@ -95,11 +95,10 @@ def write(
     output: Console,
     colour: str,
 ) -> None:
-    from ..core.engine.engine import check_prompt
     from ..core.engine.samplers import SamplerMaker
     from ..core.generation import TARGET
 
-    check_prompt(prompt, runtime.n_vocab, runtime.n_ctx)
+    runtime.check_prompt(prompt)
     tokenizer = runtime.tokenizer
     sampler = SamplerMaker(tokenizer, runtime.n_vocab).make(params, 0)
     room = runtime.n_ctx - len(prompt)

@@ -18,7 +18,7 @@ from .backend.cpu.threads import usable_threads
 from .backend.interface import Backend, Taps
 from .backend.layers import Floats, KvTypes, StateShape
 from .engine.config import EngineConfig
-from .engine.engine import Engine, check_prompt, check_tokens
+from .engine.engine import Engine, check_prompt
 from .engine.sequence import RowObserver, Sequence
 from .engine.sequence_reader import SequenceReader
 from .errors import ConfigError, ModelError, NextnError
@@ -43,6 +43,7 @@ from .speculation.options import AUTO, BY_DEFAULT, MTP, NO_SPECULATION, SpecOpti
 from .speculation.setting import LoadedModel, Setting
 from .speculation.token_counts import TokenCounts
 from .state.budget import MemoryBudget, check_weights, make_budget
+from .state.embedded_rows import ModelPrompt
 from .state.fingerprint import model_fingerprint
 from .state.host_memory import available_memory
 from .state.sizes import MIB, PREFILL_CHUNK, StateSizes, with_cache
@@ -309,20 +310,20 @@ class Runtime:
         """Return an engine that speculates by `self.spec`, with all kernels compiled."""
         return self.new_engine(budget, build_speculator(self.setting(budget.sizes.n_slots)))
 
-    def logits(self, token_ids: Tokens[int]) -> Floats:
+    def logits(self, token_ids: Tokens[int] | ModelPrompt) -> Floats:
         """Return the logits of every row of one fresh sequence, (T, V)."""
-        check_tokens(token_ids, self.n_vocab)
+        self._check_rows(token_ids)
         pieces = self.reader(len(token_ids)).logits(token_ids)
         return np.concatenate([piece.copy() for piece in pieces])
 
-    def hidden_rows(self, token_ids: Tokens[int]) -> Floats:
+    def hidden_rows(self, token_ids: Tokens[int] | ModelPrompt) -> Floats:
         """Return the rows before the head, behind the last norm, (T, D)."""
         return np.concatenate(list(self.hidden_pieces(token_ids)))
 
-    def hidden_pieces(self, token_ids: Tokens[int]) -> Iterator[Floats]:
+    def hidden_pieces(self, token_ids: Tokens[int] | ModelPrompt) -> Iterator[Floats]:
         """Yield these rows in pieces as long as those of prompts. A sequence is to be read to its
         end before the next one begins."""
-        check_tokens(token_ids, self.n_vocab)
+        self._check_rows(token_ids)
         for output in self._hidden_reader(len(token_ids)).outputs(token_ids):
             yield output.taps[H_NEXTN].copy()
 
@@ -343,13 +344,16 @@ class Runtime:
         self._check_open()
         return SequenceReader(self.model, self.backend, n_tokens, n_rows or PROMPT_ROWS, taps)
 
-    def check_prompt(self, tokens: Tokens[int]) -> None:
+    def check_prompt(self, prompt: Tokens[int] | ModelPrompt) -> None:
         """ConfigError for a prompt that cannot be continued."""
-        check_prompt(tokens, self.n_vocab, self.n_ctx)
+        check_prompt(prompt, self.model.hparams, self.n_ctx)
+
+    def _check_rows(self, prompt: Tokens[int] | ModelPrompt) -> None:
+        check_prompt(prompt, self.model.hparams, len(prompt) + 1)
 
     def generate(
         self,
-        prompt: str | Tokens[int],
+        prompt: str | Tokens[int] | ModelPrompt,
         params: GenerateParams | None = None,
         *,
         plainly: bool = False,
@@ -361,9 +365,9 @@ class Runtime:
         ended, because their state is freed. `on_row` is called with the logits of every token.
         """
         self._check_open()
-        tokens = self.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
-        self.check_prompt(tokens)
-        return self._generate(tokens, params or GenerateParams(), plainly, on_row)
+        given = self.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
+        self.check_prompt(given)
+        return self._generate(given, params or GenerateParams(), plainly, on_row)
 
     def close(self) -> None:
         """Free the memory. A closed model raises NextnError."""
@@ -392,7 +396,7 @@ class Runtime:
 
     def _generate(
         self,
-        prompt: list[int],
+        prompt: Tokens[int] | ModelPrompt,
         params: GenerateParams,
         plainly: bool,
         on_row: RowObserver | None,

@@ -10,6 +10,7 @@ from weakref import finalize
 from ..errors import ConfigError, ModelError, NextnError
 from ..generation import NO_TOKEN, Event, GenerateParams
 from ..server.jobs import Job
+from ..state.embedded_rows import ModelPrompt
 from .argument_names import argument_names, errors_in_python
 from .engine_thread import EngineThread
 from .generation_options import GenerationOptions, params_of
@@ -25,7 +26,8 @@ if TYPE_CHECKING:
     from ..runtime import Runtime
     from ..tokenizer import ChatTemplate
 
-Prompt = str | Sequence[int]
+# Tokens; among them arrays (rows, `n_embd`) that take the place of tokens' embeddings.
+Prompt = str | Sequence["int | NDArray[np.floating[Any]]"]
 Message = Mapping[str, Any]
 _POOLING: Final = ("mean", "last")
 
@@ -53,6 +55,11 @@ class LanguageModel:
     @property
     def device(self) -> str:
         return self._runtime.device
+
+    @property
+    def n_embd(self) -> int:
+        """Numbers of a row that takes the place of a token's embedding."""
+        return self._runtime.model.hparams.n_embd
 
     @property
     def n_ctx(self) -> int:
@@ -221,10 +228,10 @@ class LanguageModel:
             raise ModelError(f"{self._runtime.file.label} has no chat template; use generate")
         return found
 
-    def _tokens(self, prompt: Prompt) -> list[int]:
+    def _tokens(self, prompt: Prompt) -> ModelPrompt:
         if isinstance(prompt, bytes):
             raise TypeError("a prompt is a str or a sequence of token ids, not bytes")
-        return self.tokenize(prompt) if isinstance(prompt, str) else list(prompt)
+        return ModelPrompt.of([self.tokenize(prompt)] if isinstance(prompt, str) else prompt)
 
     def _call(self, prompts: Sequence[Prompt], options: GenerationOptions, inbox: Any) -> _Call:
         if isinstance(prompts, str):

@@ -16,6 +16,10 @@ from numpy.typing import NDArray
 
 Ints = NDArray[np.int32]
 
+# Token ids from here on stand for rows that come with the step, instead of a table's. No vocabulary
+# is as large.
+FIRST_ROW_ID: Final = 1 << 30
+
 
 class Step(Struct, frozen=True):
     """It may be run again with other numbers in its arrays, written in place: that is quicker than
@@ -39,6 +43,8 @@ class Step(Struct, frozen=True):
     # (B, P) the page table of windowed layers, if they have pages of their own: the same for them
     # as `pages`, but for cells that no row sees any more. Nothing reads the numbers there.
     windowed_pages: Ints | None = None
+    # (T, D) rows to go on from where a token's id is `FIRST_ROW_ID` or more; others are not read
+    embedded: NDArray[np.float32] | None = None
 
     @property
     def n_rows(self) -> int:
@@ -112,11 +118,21 @@ class StepArrays:
         self.windowed_pages = np.zeros_like(self.pages) if windowed else None
         self.hidden = np.zeros((max_rows, width), np.float32) if width else None
         self.requests = np.zeros(max_sequences, np.int64)
-        self._steps: dict[tuple[int, int, int], Step] = {}
+        self._embedded: NDArray[np.float32] | None = None
+        self._steps: dict[tuple[int, int, int, bool], Step] = {}
 
-    def step(self, n_rows: int, n_sequences: int, n_out: int = 0) -> Step:
+    def embedded(self, width: int) -> NDArray[np.float32]:
+        """Made when it is first needed: most prompts are tokens alone."""
+        if self._embedded is None:
+            self._embedded = np.zeros((len(self.tokens), width), np.float32)
+        return self._embedded
+
+    def step(
+        self, n_rows: int, n_sequences: int, n_out: int = 0, *, has_embedded: bool = False
+    ) -> Step:
         """Of what the arrays hold: now, and whenever it is run."""
-        key = n_rows, n_sequences, n_out
+        key = n_rows, n_sequences, n_out, has_embedded
+        embedded = self._embedded if has_embedded else None
         made = self._steps.get(key)
         if made is None:
             if len(self._steps) >= _MAX_STEPS:
@@ -135,6 +151,7 @@ class StepArrays:
                 windowed_pages=(
                     None if self.windowed_pages is None else self.windowed_pages[:n_sequences]
                 ),
+                embedded=None if embedded is None else embedded[:n_rows],
             )
         return made
 

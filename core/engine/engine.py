@@ -12,10 +12,12 @@ from ..backend.interface import Backend, HostOutput
 from ..backend.interface.device_loop import DeviceLoopPlan
 from ..errors import ConfigError
 from ..generation import CANCELLED, ERROR, Event, GenerateParams
+from ..models.hparams import Hparams
 from ..models.model import Model
 from ..sampling.relaxed import Phase
 from ..sampling.sampler import Sampler
 from ..speculation.interface import Speculator
+from ..state.embedded_rows import ModelPrompt
 from ..state.prefix_export import (
     Origin,
     PrefixExport,
@@ -73,7 +75,8 @@ class Engine:
             max_rows=config.max_rows,
             taps=self._drafting.taps,
         )
-        self._tokenizer, self._n_vocab = tokenizer, model.hparams.n_vocab
+        self._tokenizer, self._hparams = tokenizer, model.hparams
+        self._n_vocab = model.hparams.n_vocab
         self._samplers = SamplerMaker(tokenizer, self._n_vocab)
         self._verifier = make_verifier(config.acceptance, tokenizer)
         self._ahead = self._compile_rounds(model, backend)
@@ -91,7 +94,7 @@ class Engine:
 
     def add(
         self,
-        prompt: Tokens[int],
+        prompt: Tokens[int] | ModelPrompt,
         params: GenerateParams | None = None,
         *,
         index: int = 0,
@@ -99,8 +102,10 @@ class Engine:
     ) -> Sequence:
         """Queue a sequence. `index` numbers those of one request, which share a seed. `sampler`:
         what `prepare` made for the same parameters and index."""
-        check_prompt(prompt, self._n_vocab, self.config.sizes.n_ctx)
-        sequence = self._new_sequence(prompt, params or GenerateParams(), index, sampler)
+        given = self._checked(
+            prompt if isinstance(prompt, ModelPrompt) else ModelPrompt(list(prompt))
+        )
+        sequence = self._new_sequence(given, params or GenerateParams(), index, sampler)
         self._queue(sequence)
         return sequence
 
@@ -209,8 +214,7 @@ class Engine:
         """Queue a saved sequence, with its own parameters or others."""
         saving.check(self._origin, snapshot, self.store, self._n_vocab)
         request = saving.SavedRequest.read(snapshot)
-        prompt = snapshot.tokens[: snapshot.n_prompt].tolist()
-        check_prompt(prompt, self._n_vocab, self.config.sizes.n_ctx)
+        prompt = self._checked(saving.prompt_of(snapshot))
         sequence = self._new_sequence(prompt, params or request.params, request.index)
         sequence.replay_tokens(snapshot.tokens[snapshot.n_prompt :].tolist())
         sequence.sampler.load(snapshot.blobs.get(saving.SAMPLER, b""))
@@ -268,7 +272,7 @@ class Engine:
 
     def _new_sequence(
         self,
-        prompt: Tokens[int],
+        prompt: ModelPrompt,
         params: GenerateParams,
         index: int,
         sampler: Sampler | None = None,
@@ -276,7 +280,7 @@ class Engine:
         if sampler is None:
             sampler = self.prepare(params, index)
         verifier = self._verifier_for(params)
-        sampler.begin(prompt)
+        sampler.begin(prompt.real_tokens() if prompt.runs else prompt.tokens)
         sequence = Sequence(
             next(self._ids),
             prompt,
@@ -293,6 +297,10 @@ class Engine:
             sequence.request = sampler.request
         sequence.stats.accept_mode = verifier.mode
         return sequence
+
+    def _checked(self, prompt: ModelPrompt) -> ModelPrompt:
+        check_prompt(prompt, self._hparams, self.config.sizes.n_ctx)
+        return prompt
 
     def _thoughts(self) -> Phase:
         marks = find_thinking_marks(self._tokenizer)
@@ -392,18 +400,23 @@ class Engine:
         return sequence.tokens[:n_cells]
 
 
-def check_tokens(tokens: Tokens[int], n_vocab: int) -> None:
+def check_tokens(tokens: Tokens[int], n_vocab: int, first: int = 0) -> None:
+    """`first`: the place of the first one."""
     if not len(tokens):
         raise ConfigError("the prompt is empty, and this model has no token to begin with")
-    for i, token in enumerate(tokens):
+    for i, token in enumerate(tokens, first):
         if not 0 <= token < n_vocab:
             raise ConfigError(
                 f"token id {token} at place {i} is outside the vocabulary of {n_vocab}"
             )
 
 
-def check_prompt(prompt: Tokens[int], n_vocab: int, n_ctx: int) -> None:
-    check_tokens(prompt, n_vocab)
+def check_prompt(prompt: Tokens[int] | ModelPrompt, h: Hparams, n_ctx: int) -> None:
+    given = prompt if isinstance(prompt, ModelPrompt) else ModelPrompt(list(prompt))
+    if given.runs:
+        given.check_rows(h.n_embd)
+    for first, tokens in given.texts() if given.runs else [(0, given.tokens)]:
+        check_tokens(tokens, h.n_vocab, first)
     if len(prompt) >= n_ctx:
         raise ConfigError(
             f"the prompt has {len(prompt)} tokens, which exceeds the available context size "

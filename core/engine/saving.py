@@ -13,6 +13,7 @@ from ..errors import ConfigError, FileFormatError
 from ..generation import GenerateParams
 from ..sampling.params import SamplingParams
 from ..speculation.request_spec import RequestSpec
+from ..state.embedded_rows import ModelPrompt
 from ..state.prefix_export import Origin, check_fit
 from ..state.snapshot import SequenceSnapshot
 from ..state.store import StateStore
@@ -21,6 +22,7 @@ from .sequence import Sequence
 SAMPLER: Final = "sampler"
 _REQUEST: Final = "request"
 _DRAFTER: Final = "drafter."
+_ROWS: Final = "rows"
 
 
 class SavedRequest(Struct, frozen=True):
@@ -56,6 +58,8 @@ def take(
     blobs = {f"{_DRAFTER}{name}": blob for name, blob in drafter.items()}
     blobs[_REQUEST] = SavedRequest(sequence.params, sequence.sampler.sequence).write()
     blobs[SAMPLER] = sequence.sampler.save()
+    if sequence.prompt.runs:
+        blobs[_ROWS] = sequence.prompt.rows_to_bytes()
     return SequenceSnapshot(
         origin.model,
         origin.backend,
@@ -67,6 +71,11 @@ def take(
         image=image,
         blobs=blobs,
     )
+
+
+def prompt_of(snapshot: SequenceSnapshot) -> ModelPrompt:
+    tokens = snapshot.tokens[: snapshot.n_prompt].tolist()
+    return ModelPrompt.from_saved(tokens, snapshot.blobs.get(_ROWS, b""))
 
 
 def drafter_blobs(snapshot: SequenceSnapshot) -> dict[str, bytes]:

@@ -29,6 +29,7 @@ from ..sampling.relaxed import Phase
 from ..sampling.sampler import Sampler
 from ..speculation.interface import Draft
 from ..speculation.options import MAX_DRAFT
+from ..state.embedded_rows import ModelPrompt
 from ..state.snapshot import SequenceSnapshot
 from ..state.store import SequenceState
 from ..tokenizer import StreamDecoder
@@ -47,7 +48,7 @@ class Sequence:
     def __init__(
         self,
         id: int,
-        prompt: Tokens[int],
+        prompt: ModelPrompt,
         params: GenerateParams,
         *,
         n_ctx: int,
@@ -57,8 +58,11 @@ class Sequence:
         verifier: Verifier,
     ) -> None:
         self.id, self.params, self.sampler, self.verifier = id, params, sampler, verifier
-        self.tokens = list(prompt)  # prompt and text
+        self.tokens = list(prompt.tokens)  # prompt and text
+        # Those of them that the vocabulary knows; the same object if there are no others.
+        self.real_tokens = prompt.real_tokens() if prompt.runs else self.tokens
         self.n_prompt = len(prompt)
+        self.prompt = prompt
         wanted = n_ctx if params.max_tokens is None else self.n_prompt + params.max_tokens
         self.max_len = min(wanted, n_ctx)
         self._thoughts: Phase | None = None  # if they are drafted for in their own way
@@ -101,12 +105,12 @@ class Sequence:
         """The token after the last one."""
         if output.picked is not None and (token := output.picked[row]) != UNSURE:
             return token
-        return self.sampler.pick_row(output, row, self.tokens, len(self.tokens))
+        return self.sampler.pick_row(output, row, self.real_tokens, len(self.tokens))
 
     def emit(self, token: int, output: HostOutput, row: int, source: str = TARGET) -> None:
         """Append a token and its event."""
         own, best = self._weigh(token, output, row)
-        self.tokens.append(token)
+        self._append(token)
         if not self._is_stateless:
             self.sampler.accept(token)
         if self.on_row is not None:
@@ -115,6 +119,11 @@ class Sequence:
         found = self._stops.found
         self.events.append(Event(token, text, own, source, reason, best, found, self.id))
         self.stop_reason = reason
+
+    def _append(self, token: int) -> None:
+        self.tokens.append(token)
+        if self.real_tokens is not self.tokens:
+            self.real_tokens.append(token)
 
     def _weigh(
         self, token: int, output: HostOutput, row: int
@@ -127,7 +136,9 @@ class Sequence:
         if not self.params.after_sampling:
             return token_logprob(logits, token), tuple(top_logprobs(logits, count))
         maxima = None if output.maxima is None else output.maxima[row]
-        distribution = self.sampler.distribution_now(logits, self.tokens, len(self.tokens), maxima)
+        distribution = self.sampler.distribution_now(
+            logits, self.real_tokens, len(self.tokens), maxima
+        )
         own, best = distribution_logprobs(distribution, token, count)
         return own, tuple(best)
 
@@ -156,6 +167,8 @@ class Sequence:
     def start(self, state: SequenceState) -> None:
         """The scheduler has admitted it."""
         self.state = state
+        if self.prompt.runs:
+            state.prompt = self.prompt
         self.stats.cached_n = state.n_reused
         self._lap = time.perf_counter()
 
@@ -165,7 +178,7 @@ class Sequence:
         The sampler does not accept them again: its own state was saved.
         """
         for token in tokens:
-            self.tokens.append(token)
+            self._append(token)
             self._stops.push(self._stream.push(token))
 
     def _show(self, token: int) -> tuple[str, str | None]:

@@ -6,10 +6,14 @@ from collections.abc import Iterator
 from collections.abc import Sequence as Tokens
 from typing import Final
 
+import numpy as np
+from msgspec.structs import replace
+
 from ..backend.interface import Backend, HostOutput, StateRoom, Taps
 from ..backend.layers import Floats
 from ..backend.step import StepPart, build_step
 from ..models.model import Model
+from ..state.embedded_rows import ModelPrompt
 from ..state.sizes import PAGE_LEN
 
 NO_ROW: Final = 1 << 62  # behind the last row of every sequence
@@ -34,9 +38,10 @@ class SequenceReader:
         shape = model.state_shape.without_windows()
         room = StateRoom(n_pages=len(self._pages), page_len=PAGE_LEN, n_slots=1, window=1)
         state = backend.new_state(shape, room)
+        self._width = model.hparams.n_embd
         self._run = backend.compile(model.forward, state, max_rows=self._n_rows, taps=taps)
 
-    def logits(self, token_ids: Tokens[int], first_row: int = 0) -> Iterator[Floats]:
+    def logits(self, token_ids: Tokens[int] | ModelPrompt, first_row: int = 0) -> Iterator[Floats]:
         """Yield the logits of the rows from `first_row` on, in pieces that hold until the next."""
         n_read = 0
         for output in self.outputs(token_ids, first_row):
@@ -44,7 +49,9 @@ class SequenceReader:
             if n_read > first_row:
                 yield output.logits
 
-    def outputs(self, token_ids: Tokens[int], first_row: int = NO_ROW) -> Iterator[HostOutput]:
+    def outputs(
+        self, token_ids: Tokens[int] | ModelPrompt, first_row: int = NO_ROW
+    ) -> Iterator[HostOutput]:
         """Yield what each piece of a sequence leaves, good until the next.
 
         Rows before `first_row` have no logits, but for the last one of a piece of such rows.
@@ -59,4 +66,9 @@ class SequenceReader:
                 n_pending_accepted=int(first > 0),
                 n_out=min(len(tokens), max(1, first + len(tokens) - first_row)),
             )
-            yield self._run(build_step([piece]))
+            step = build_step([piece])
+            if isinstance(token_ids, ModelPrompt) and first < token_ids.end_of_rows:
+                embedded = np.zeros((len(tokens), self._width), np.float32)
+                token_ids.copy_rows(first, embedded)
+                step = replace(step, embedded=embedded)
+            yield self._run(step)

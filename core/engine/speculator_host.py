@@ -17,6 +17,7 @@ from ..speculation.interface import (
     Speculator,
     StepResult,
 )
+from ..state.embedded_rows import real_tokens
 from ..state.store import StateStore
 from . import saving
 
@@ -120,14 +121,14 @@ class SpeculatorHost:
         return {}
 
     def save_prefix(self, tokens: Many[int]) -> dict[str, bytes]:
-        return self._saver.save_prefix(tokens)
+        return self._saver.save_prefix(real_tokens(tokens))
 
     def load_prefix(self, tokens: Many[int], blobs: dict[str, bytes]) -> None:
         if blobs:
-            self._saver.load_prefix(tokens, blobs)
+            self._saver.load_prefix(real_tokens(tokens), blobs)
 
     def forget_prefix(self, tokens: Many[int]) -> None:
-        self._saver.forget_prefix(tokens)
+        self._saver.forget_prefix(real_tokens(tokens))
 
     def forget(self) -> None:
         if self._speculator is not None:
@@ -168,11 +169,12 @@ class SpeculatorHost:
         speculator.begin(
             SequenceStart(
                 sequence.id,
-                sequence.tokens,
+                sequence.real_tokens,
                 part.state,
                 sequence.params.owner,
                 sequence.spec,
-                sequence.n_prompt,
+                sequence.n_prompt - sequence.prompt.n_rows,
+                sequence.tokens,
             )
         )
         if sequence.saved is not None and (blobs := saving.drafter_blobs(sequence.saved)):
@@ -182,8 +184,9 @@ class SpeculatorHost:
 def request_of(sequence: Sequence, max_draft: int) -> DraftRequest:
     return DraftRequest(
         sequence.id,
-        sequence.tokens,
+        sequence.real_tokens,
         max_draft,
         sequence.sampler,
         sources=sequence.spec.sources,
+        n_rows=sequence.prompt.n_rows,
     )

@@ -169,8 +169,9 @@ class RatioVerifier(_OneByOne):
         self, sequence: Sequence, output: HostOutput, row: int, draft: Draft, place: int
     ) -> _Choice:
         sampler, position = sequence.sampler, len(sequence.tokens)
+        history = sequence.real_tokens
         maxima = None if output.maxima is None else output.maxima[row]
-        distribution = sampler.distribution(output.logits[row], sequence.tokens, position, maxima)
+        distribution = sampler.distribution(output.logits[row], history, position, maxima)
         if place < len(draft.tokens):
             token = draft.tokens[place]
             drafter = draft.distributions[place] if place < len(draft.distributions) else None
@@ -207,8 +208,8 @@ class RelaxedVerifier(_OneByOne):
             return _Choice(picked, is_drafted=True)
         if token in self._never or picked in self._never or not self._is_thought(sequence):
             return _Choice(picked, is_drafted=False)
-        tokens = sequence.tokens
-        allowed = sequence.sampler.allowed(output.logits[row], tokens, len(tokens))
+        position = len(sequence.tokens)
+        allowed = sequence.sampler.allowed(output.logits[row], sequence.real_tokens, position)
         if not is_nearly_best(allowed, token, self._top_n, self._delta):
             return _Choice(picked, is_drafted=False)
         sequence.stats.relaxed_n += 1

@@ -36,7 +36,7 @@ class LayerInputs:
     def __call__(self, ops: Ops, x: Rows, step: Step) -> Rows:
         projected = ops.matmul(ops.pack(x), self.per_layer_model_proj)
         inputs = ops.norm_slices(projected, self.per_layer_proj_norm)
-        looked_up = ops.embed(self.per_layer_token_embd, step, self.width**0.5)
+        looked_up = ops.embed(self.per_layer_token_embd, step, self.width**0.5, takes_rows=False)
         return ops.add(inputs, looked_up, 2**-0.5)
 
 

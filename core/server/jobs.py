@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from ..engine.engine import Engine
     from ..engine.sequence import Sequence
     from ..sampling.sampler import Sampler
+    from ..state.embedded_rows import ModelPrompt
 
 NO_SLOT = -1
 
@@ -29,7 +30,7 @@ NO_SLOT = -1
 class Job(Struct, eq=False):
     """Made in the loop's thread; after `Worker.submit` only the engine's thread writes to it."""
 
-    prompt: Tokens[int]
+    prompt: Tokens[int] | ModelPrompt
     params: GenerateParams
     mailbox: Mailbox
     place: int = 0  # among the sequences of its request
@@ -88,11 +89,11 @@ class Slots:
     def forget(self) -> None:
         self.last = [()] * len(self.last)
 
-    def _n_common(self, slot: int, prompt: Tokens[int]) -> int:
+    def _n_common(self, slot: int, prompt: Tokens[int] | ModelPrompt) -> int:
         """Tokens of its last sequence, if the prompt continues (nearly) all of it."""
         last = self.last[slot]
         n = len(last) - 1  # the last token of a sequence has not been run
-        if not 0 < n <= len(prompt) or last[n - 1] != prompt[n - 1]:
+        if not 0 < n <= len(prompt) or list(last[n - 1 : n]) != list(prompt[n - 1 : n]):
             return 0
         return n if list(last[:n]) == list(prompt[:n]) else 0
 

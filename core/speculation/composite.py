@@ -98,6 +98,7 @@ class CompositeSpeculator(Speculator, SavesState):
                     for each in self._networks
                     if not request.sources or each.name in request.sources
                 ],
+                request.n_rows,
             )
             for request, drafts in zip(requests, cheap, strict=True)
         ]

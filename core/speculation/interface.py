@@ -29,12 +29,15 @@ class SequenceStart(NamedTuple):
     """A sequence, before its first row runs here."""
 
     sequence: int
-    # The prompt; more if the sequence was saved and goes on. It grows with the sequence.
+    # The prompt; more if the sequence was saved and goes on. It grows with the sequence. Rows of
+    # the prompt that are no tokens are not among them.
     tokens: Sequence[int]
     state: SequenceState  # `n_reused` of its cells were in the prefix cache
     owner: str = ""  # drafts come only from text of the same owner
     spec: RequestSpec = BY_DEFAULT
     n_prompt: int = 0  # of `tokens`, if the sequence was saved; 0: all of them
+    # One for each cell: for rows, ids that no vocabulary has. Empty: there are none.
+    cell_ids: Sequence[int] = ()
 
     @property
     def carry(self) -> dict[str, bytes]:
@@ -46,12 +49,19 @@ class DraftRequest(NamedTuple):
     """One sequence that could use a draft."""
 
     sequence: int
-    tokens: Sequence[int]  # prompt and text so far, newest last; not to be kept or changed
+    # Prompt and text so far, newest last; not to be kept or changed. Rows are not among them.
+    tokens: Sequence[int]
     max_draft: int  # at least 1; longer drafts are cut
     sampler: Sampler  # of the target, for the next token; to be copied, not changed
     stop_below: float = 0.0  # the draft ends before a token that the drafter finds less probable
     is_trial: bool = False  # the drafter is not in use: reading `n_trial` waiting rows is enough
     sources: frozenset[str] = ALL_SOURCES  # the drafters that may draft; empty: all
+    n_rows: int = 0  # of the prompt, beside `tokens`
+
+    @property
+    def position(self) -> int:
+        """Of the next token."""
+        return len(self.tokens) + self.n_rows
 
 
 class Draft(Struct):

@@ -31,6 +31,11 @@ class PlanRequest(NamedTuple):
     max_draft: int  # at least 1
     cheap: Sequence[Draft] = ()  # n-gram drafts in the order of precedence; may be empty
     networks: Sequence[NetworkOffer] = ()
+    n_rows: int = 0  # of the prompt, beside `tokens`
+
+    @property
+    def n_cells(self) -> int:
+        return len(self.tokens) + self.n_rows
 
 
 class DraftPlan(Struct):

@@ -15,6 +15,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ..backend.interface import SlotImage
+from ..backend.step import FIRST_ROW_ID
 from ..errors import ConfigError, FileFormatError
 from .slots import Checkpoint
 from .snapshot import SequenceSnapshot
@@ -115,7 +116,7 @@ def import_prefix(origin: Origin, store: StateStore, given: PrefixExport, n_voca
 
 def check_fit(store: StateStore, snapshot: SequenceSnapshot, n_vocab: int) -> None:
     tokens = snapshot.tokens
-    if tokens.min() < 0 or tokens.max() >= n_vocab:
+    if tokens.min() < 0 or ((tokens >= n_vocab) & (tokens < FIRST_ROW_ID)).any():
         raise FileFormatError("the saved sequence holds tokens outside the vocabulary")
     if len(tokens) > store.sizes.n_ctx:
         raise ConfigError(

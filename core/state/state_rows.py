@@ -8,6 +8,7 @@ from typing import Final
 import numpy as np
 
 from ..backend.step import Step, StepArrays
+from .embedded_rows import ModelPrompt
 from .store import SequenceState, StateStore
 
 _FEW: Final = 16  # tokens of a sequence that are written one by one
@@ -43,6 +44,7 @@ class StateRows:
 
     def begin(self) -> None:
         self._n_rows = self._n_out = self._n_sequences = 0
+        self._has_embedded = False
 
     def add(
         self, state: SequenceState, tokens: Sequence[int], n_out: int, request: int = 0
@@ -62,6 +64,8 @@ class StateRows:
         else:
             self._arrays.tokens[row:end] = tokens
         self._positions[row:end] = self._numbers[past:next_past]
+        if state.prompt is not None and past < state.prompt.end_of_rows:
+            self._has_embedded |= copy_embedded(self._arrays, state.prompt, past, slice(row, end))
         n = self._n_out + n_out
         self._out_rows[self._n_out : n] = self._numbers[end - n_out : end]
         self._past[b], self._replay[b] = past, state.n_pending_accepted
@@ -69,7 +73,9 @@ class StateRows:
         self._starts[b + 1] = end
 
     def step(self) -> Step:
-        return self._arrays.step(self._n_rows, self._n_sequences, self._n_out)
+        return self._arrays.step(
+            self._n_rows, self._n_sequences, self._n_out, has_embedded=self._has_embedded
+        )
 
     def _hold(self, b: int, state: SequenceState, request: int) -> None:
         arrays = self._arrays
@@ -78,3 +84,8 @@ class StateRows:
         if arrays.windowed_pages is not None and self._windowed_tables is not None:
             arrays.windowed_pages[b] = self._windowed_tables[state.slot]
         self._held[b] = state, state.table.n_changes
+
+
+def copy_embedded(arrays: StepArrays, prompt: ModelPrompt, first: int, rows: slice) -> bool:
+    """Rows of a prompt, from place `first` on, into these of a step. Whether there are any."""
+    return prompt.copy_rows(first, arrays.embedded(prompt.runs[0].rows.shape[1])[rows])

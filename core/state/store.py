@@ -19,6 +19,7 @@ from ..backend.interface.device_loop import PageTables
 from ..backend.layers import StateShape
 from ..backend.step import pending_accepted_after
 from ..errors import ConfigError
+from .embedded_rows import ModelPrompt
 from .pages import PagePool, PageTable
 from .prefix import PrefixCache, PrefixMatch
 from .sizes import StateSizes
@@ -39,6 +40,7 @@ class SequenceState(Struct, eq=False):
     carry: dict[str, bytes] = field(default_factory=dict)  # of drafters, left with that state
     wanted: set[int] = field(default_factory=set)  # positions where a checkpoint may pay off
     checkpoints: list[Checkpoint] = field(default_factory=list)  # not yet in the prefix cache
+    prompt: ModelPrompt | None = None  # if there are rows in it
 
     def advance(self, n_rows: int, n_valid: int) -> None:
         """Of `n_rows` rows just run, the first `n_valid` hold."""

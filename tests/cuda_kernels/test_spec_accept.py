@@ -26,6 +26,7 @@ from nextn.core.sampling.params import SamplingParams
 from nextn.core.sampling.sampler import Sampler
 from nextn.core.speculation.acceptance import SYNTHETIC, Acceptance
 from nextn.core.speculation.interface import Draft
+from nextn.core.state.embedded_rows import ModelPrompt
 from nextn.core.state.store import SequenceState
 from nextn.cuda_kernels import spec_accept as module
 from nextn.cuda_kernels.kernel import FOLDER
@@ -75,7 +76,7 @@ class Text:
         params = GenerateParams(SamplingParams(temperature=0), max_tokens=max_tokens)
         sampler = Sampler(params.sampling, n_vocab=4)
         sequence = Sequence(
-            0, list(range(100, 100 + n_tokens)), params, n_ctx=n_ctx, eog_ids=stops,
+            0, ModelPrompt(list(range(100, 100 + n_tokens))), params, n_ctx=n_ctx, eog_ids=stops,
             stream=cast(Any, Silent()), sampler=sampler, verifier=MatchVerifier(),
         )  # fmt: skip
         table: Any = SimpleNamespace(windowed=None)

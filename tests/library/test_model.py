@@ -20,9 +20,11 @@ from typing import Any
 import numpy as np
 import pytest
 from msgspec.structs import fields
+from support.rows_in_prompts import embedding
 
 import nextn
 from nextn import GenerationOptions
+from nextn.core import nano
 from nextn.core.api.argument_names import FLAGS, argument_names
 from nextn.core.api.generation_options import NAMES
 from nextn.core.api.inboxes import AsyncInbox
@@ -203,6 +205,26 @@ def test_numbers(model: nextn.LanguageModel) -> None:
     assert model.embed("def main():\n") @ mean == pytest.approx(1)
 
 
+def test_rows_take_the_place_of_tokens(model: nextn.LanguageModel) -> None:
+    text = "def add(a, b):\n    return a + b\n\n\ndef add(a"
+    tokens = model.tokenize(text)
+    rows = embedding(nano.path())[tokens]
+    assert rows.shape[1] == model.n_embd
+    mixed: list[Any] = [*tokens[:3], rows[3:20], *tokens[20:]]
+    ways: list[GenerationOptions] = [
+        {"temperature": temperature, "seed": 2, "max_tokens": 12, "repeat_penalty": 1.0}
+        for temperature in (0.0, 0.8)
+    ]
+    for prompt in (mixed, [rows]):
+        for how in ways:
+            got = model.generate(prompt, **how)
+            want = model.generate(text, **how)
+            assert got.tokens == want.tokens
+            assert got.stats.prompt_n == len(tokens)
+    assert np.array_equal(model.logits(mixed), model.logits(text))
+    assert np.array_equal(model.embed(mixed), model.embed(text))
+
+
 def test_long_prompts_are_embedded_in_pieces(model: nextn.LanguageModel) -> None:
     tokens = [int(n) for n in np.random.default_rng(0).integers(5, 4000, 1100)]
     assert model.logits(tokens).shape[0] == 1100
@@ -234,9 +256,17 @@ def test_wrong_options(
 
 
 def test_wrong_prompts(model: nextn.LanguageModel) -> None:
-    for prompt in ([], [10**9], [1] * 300):
+    for prompt in ([], [10**9], [1 << 30], [1] * 300):
         with pytest.raises(ConfigError):
             model.generate(prompt)
+    wrong: list[tuple[Any, str]] = [
+        (np.zeros((2, 5), np.float32), "at place 1 of the prompt are 5 numbers wide, and this"),
+        (np.full((2, model.n_embd), np.inf), "the row at place 1 of the prompt"),
+        (np.zeros(model.n_embd), "have two dimensions, and these have 1"),
+    ]
+    for rows, said in wrong:
+        with pytest.raises(ConfigError, match=said):
+            model.generate([1, rows])
     with pytest.raises(TypeError, match="not bytes"):
         model.generate(b"x")
     with pytest.raises(TypeError, match="a list of prompts"):

@@ -206,6 +206,7 @@ class StepInputs:
             (SourceWords.REQUESTS, requests, np.int64),
             (SourceWords.HIDDEN, step.hidden, np.float32),
             (SourceWords.WINDOWED_PAGES, step.windowed_pages if self.windowed else None, np.int32),
+            (SourceWords.EMBEDDED, step.embedded, np.float32),
         ):
             if array is not None:
                 words[word] = _address(array, kind)

@@ -23,7 +23,7 @@ from .emit import LANES
 from .formats.floats import _Floats
 from .formats.tile_format import Record
 from .kernels.attend import MAX_SHARED_UNITS, SHARED_BYTES, write_attend
-from .kernels.attention_prep import AttentionShape, write_append
+from .kernels.attention_prep import AttentionShape, StepWords, write_append
 from .kernels.convolve import write_convolve
 from .kernels.delta_kernel import write_delta
 from .kernels.delta_parts import DeltaKernelShape, DeltaWords
@@ -58,17 +58,18 @@ def name_of(*parts: object) -> str:
     return "".join(c if c.isalnum() else "_" for c in text)
 
 
-def embed(r: Recording, table: TileMatrix, scale: float) -> FloatRows:
+def embed(r: Recording, table: TileMatrix, scale: float, *, takes_rows: bool) -> FloatRows:
     out = FloatRows(r, table.n_in, r.inputs.rows)
     form = table.form
     r.held.append(table)
     r.add(
-        name_of("embed", form.name, table.n_in, scale),
-        lambda e: write_embed(e, form, table.n_in, scale),
+        name_of("embed", form.name, table.n_in, scale, takes_rows),
+        lambda e: write_embed(e, form, table.n_in, scale, takes_rows=takes_rows),
         [
             r.inputs.rows.address, r.inputs.tokens.ctypes.data,
             table.quants.ctypes.data, table.quants.shape[1],
             table.scales.ctypes.data, table.scales.shape[1], out.address,
+            r.inputs.address + 8 * StepWords.EMBEDDED,
         ],
     )  # fmt: skip
     return out

@@ -28,8 +28,10 @@ class CpuOps(Ops):
     def __init__(self, recording: Recording) -> None:
         self._recording = recording
 
-    def embed(self, table: CpuMatrix, step: Step, scale: float = 1.0) -> FloatRows:
-        return ops.embed(self._recording, table.parts[0], scale)
+    def embed(
+        self, table: CpuMatrix, step: Step, scale: float = 1.0, *, takes_rows: bool = True
+    ) -> FloatRows:
+        return ops.embed(self._recording, table.parts[0], scale, takes_rows=takes_rows)
 
     def given_rows(self, step: Step, width: int) -> FloatRows:
         return ops.given_rows(self._recording, width)

@@ -110,11 +110,26 @@ class CudaOps(Ops):
 
     # rows
 
-    def embed(self, table: CudaMatrix, step: Step, scale: float = 1.0) -> LazyEmbedding:
-        found = LazyEmbedding(table, device_step(step).array("tokens"))
+    def embed(
+        self, table: CudaMatrix, step: Step, scale: float = 1.0, *, takes_rows: bool = True
+    ) -> LazyEmbedding:
+        there = device_step(step)
+        if "embedded" not in there.arrays:
+            found = LazyEmbedding(table, there.array("tokens"))
+            if scale != 1.0:
+                rows = self._made(found)
+                sum_rows(self.launcher, rows, NormOutputs(rows=rows), scale=scale)
+            return found
+        # Those of tokens, then those that came with the step: each row takes one or the other.
+        n, width = there.n_rows, table.n_in
+        both = self._memory.rows(2 * n, width)
+        found = LazyEmbedding(table, there.array("real_tokens"), both[:n])
+        table.look_up(self.launcher, found.ids, both[:n])
         if scale != 1.0:
-            rows = self._made(found)
-            sum_rows(self.launcher, rows, NormOutputs(rows=rows), scale=scale)
+            sum_rows(self.launcher, both[:n], NormOutputs(rows=both[:n]), scale=scale)
+        if takes_rows:
+            self.device.copy(both[n:], there.array("embedded"))
+            found.rows = self._made(GatheredRows(both, there.array("row_places")))
         return found
 
     def given_rows(self, step: Step, width: int) -> Array | GatheredRows:

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from ....cuda_kernels.attention import AttentionStep
 from ....cuda_kernels.gdn_layout import GdnSequences
 from ....cuda_kernels.kernel import Array
-from ..step import Step
+from ..step import FIRST_ROW_ID, Step
 from .device_contract import Numpy
 from .packets import Mirrors, Packet
 from .pick_requests import requests_of
@@ -29,6 +29,7 @@ class StepKey(Struct, frozen=True):
     has_hidden: bool
     has_requests: bool
     has_windows: bool = False
+    has_embedded: bool = False
 
     @classmethod
     def of(cls, step: Step, window: int) -> StepKey:
@@ -43,6 +44,7 @@ class StepKey(Struct, frozen=True):
             step.hidden is not None,
             step.requests is not None and bool(step.requests.any()),
             step.windowed_pages is not None,
+            step.embedded is not None,
         )
 
 
@@ -108,7 +110,7 @@ class DeviceStep(Step, frozen=True):
 
     @property
     def delta(self) -> GdnSequences:
-        return GdnSequences(*map(self.array, ("starts", "slots", "first", "n_pending_accepted")))
+        return GdnSequences(*map(self.array, ("starts", "slots", "past", "n_pending_accepted")))
 
 
 _ARRAYS = (
@@ -125,10 +127,14 @@ _ARRAYS = (
 
 def contents_of(step: Step) -> dict[str, Numpy]:
     found: dict[str, Numpy] = {name: getattr(step, name) for name in _ARRAYS}
-    # The position of a sequence's first row says whether a recurrence begins there.
-    found["first"] = step.positions[np.minimum(step.starts[:-1], step.n_rows - 1)]
     if step.hidden is not None:
         found["hidden"] = step.hidden
+    if step.embedded is not None:
+        found["embedded"] = step.embedded
+        is_token, rows = step.tokens < FIRST_ROW_ID, np.arange(step.n_rows, dtype=np.int32)
+        found["real_tokens"] = np.where(is_token, step.tokens, 0)
+        # Behind as many rows of the table.
+        found["row_places"] = np.where(is_token, rows, rows + step.n_rows)
     if step.windowed_pages is not None:
         found["windowed_pages"] = step.windowed_pages
     if step.requests is not None and step.requests.any():

@@ -155,18 +155,7 @@ class _Round(Struct, frozen=True):
         )
         most = int(lengths.max(initial=0))
         last, n_rows = step.starts[1:] - 1, np.diff(step.starts)
-        first = Step(
-            step.tokens,
-            step.positions,
-            step.starts,
-            step.slots,
-            step.past,
-            step.n_pending_accepted,
-            step.pages,
-            last if most else last[:0],
-            step.hidden,
-            windowed_pages=step.windowed_pages,
-        )
+        first = replace(step, out_rows=last if most else last[:0], requests=None)
         ends = step.past + n_rows
         if plan.advances:
             ends = ends + np.maximum(lengths - 1, 0)
@@ -230,7 +219,15 @@ class _DraftBuffers(Struct, frozen=True):
     @classmethod
     def make(cls, packet: Packet, first: StepKey, most: int, cells: int) -> _DraftBuffers:
         n = first.n_sequences
-        key = replace(first, n_rows=n, n_out=n, max_rows=1, cells=cells, has_requests=False)
+        key = replace(
+            first,
+            n_rows=n,
+            n_out=n,
+            max_rows=1,
+            cells=cells,
+            has_requests=False,
+            has_embedded=False,
+        )
         return cls(packet, DeviceStep.shaped(first, packet.arrays), most, key)
 
     def array(self, name: str) -> Array:

@@ -87,8 +87,8 @@ class DeltaRunner:
     def _halves(self, step: DeviceStep, whole: int) -> tuple[GdnSequences, GdnSequences]:
         """Of a prompt whose first `whole` rows run apart from the others."""
         if "behind" not in step.made:
-            first = int(step.positions[0])
-            numbers = [0, whole, 0, step.n_rows - whole, first + whole, 0]
+            past = int(step.past[0])
+            numbers = [0, whole, 0, step.n_rows - whole, past + whole, 0]
             step.made["behind"] = self._device.put(np.array(numbers, np.int32))
         numbers_there, delta = step.made["behind"], step.delta
         return (

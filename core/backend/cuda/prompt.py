@@ -80,6 +80,7 @@ def _part(step: Step, chosen: Sequence[int], *, is_prompt: bool) -> PartialStep:
         pages=step.pages[chosen],
         out_rows=place[step.out_rows[out_rows]],
         hidden=None if step.hidden is None else step.hidden[rows],
+        embedded=None if step.embedded is None else step.embedded[rows],
         requests=None if step.requests is None else step.requests[chosen],
         windowed_pages=None if step.windowed_pages is None else step.windowed_pages[chosen],
     )

@@ -109,7 +109,6 @@ class RoundMemory:
             "starts": rows.starts,
             "slots": table[int(Field.SLOT)],
             "past": past,
-            "first": past,
             "n_pending_accepted": table[int(Field.N_PENDING_ACCEPTED)],
             "out_rows": self._numbers[:n],
         }

@@ -76,6 +76,7 @@ def filled_up(step: Step, window: int) -> Step:
             None if step.windowed_pages is None else _longer(step.windowed_pages, sequences)
         ),
         hidden=None if step.hidden is None else _longer(step.hidden, rows),
+        embedded=None if step.embedded is None else _longer(step.embedded, rows),
         requests=None if step.requests is None else _longer(step.requests, sequences),
     )
 

@@ -29,8 +29,14 @@ class Ops(ABC):
     # rows
 
     @abstractmethod
-    def embed(self, table: Matrix, step: Step, scale: float = 1.0) -> Rows:
-        """The row of the table for each token, times `scale`."""
+    def embed(
+        self, table: Matrix, step: Step, scale: float = 1.0, *, takes_rows: bool = True
+    ) -> Rows:
+        """The row of the table for each token, times `scale`.
+
+        A token that stands for a row of `step.embedded` has that, as it is; with `takes_rows=False`
+        the table's row of token 0.
+        """
 
     @abstractmethod
     def given_rows(self, step: Step, width: int) -> Rows:
@@ -129,7 +135,7 @@ class Ops(ABC):
     def delta_rule(self, rows: Rows, delta: DeltaRule, state: State, step: Step) -> Packed:
         """Convolution, gates, delta rule and gated norm of a Gated DeltaNet, row by row.
 
-        A sequence whose first position is 0 starts from nothing. Otherwise the first
+        A sequence without past cells starts from nothing. Otherwise the first
         `step.n_pending_accepted` pending factors are applied to the stored state first, with the
         same roundings as when they were made; the others are dropped. `n_kept` says whether the
         applied ones become final with that, or stay pending. Then the rows of this step run. The

@@ -28,7 +28,7 @@ def delta_rule(rows: Tensor, delta: DeltaRule, state: ReferenceState, step: Step
     out = rows.new_empty(len(rows), s.n_value_heads, s.head_dim)
     for b in range(step.n_sequences):
         at, slot = step.rows(b), int(step.slots[b])
-        if step.positions[at.start] == 0:
+        if step.past[b] == 0:
             layer.S[slot], layer.conv[slot] = 0, 0
         replay, n_rows = int(step.n_pending_accepted[b]), at.stop - at.start
         state_now, history = with_pending(layer, slot, replay, delta)

@@ -17,7 +17,7 @@ from ..layers import (
     Moe,
     Norm,
 )
-from ..step import Step
+from ..step import FIRST_ROW_ID, Step
 from .delta_rule import delta_rule
 from .float_matrix import ReferenceMatrix
 from .latent_attention import attend_latent
@@ -41,8 +41,17 @@ class ReferenceOps(Ops):
     def take_rows(self, rows: Tensor) -> Tensor:
         return rows.to(self.device, copy=True)
 
-    def embed(self, table: ReferenceMatrix, step: Step, scale: float = 1.0) -> Tensor:
-        return table.weight[torch.from_numpy(step.tokens).to(self.device)] * scale
+    def embed(
+        self, table: ReferenceMatrix, step: Step, scale: float = 1.0, *, takes_rows: bool = True
+    ) -> Tensor:
+        stands_for_row = step.tokens >= FIRST_ROW_ID
+        ids = np.where(stands_for_row, 0, step.tokens)
+        x = table.weight[torch.from_numpy(ids).to(self.device)] * scale
+        if takes_rows and step.embedded is not None:
+            x[torch.from_numpy(stands_for_row)] = torch.from_numpy(
+                step.embedded[stands_for_row]
+            ).to(x)
+        return x
 
     def keep(self, x: Tensor) -> Tensor:
         return x.clone()

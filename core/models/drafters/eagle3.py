@@ -67,7 +67,8 @@ class Eagle3(DraftNetwork):
         return Output(ops.head(packed, self.fc))
 
     def forward(self, ops: Ops, step: Step, state: State, wanted: Taps = frozenset()) -> Output:
-        hidden, e = ops.given_rows(step, self.n_embd), ops.embed(self.ends.token_embd, step)
+        hidden, table = ops.given_rows(step, self.n_embd), self.ends.token_embd
+        e = ops.embed(table, step, takes_rows=self.ends.is_as_wide)
         both = ops.norm_pair(e, self.attn_norm, hidden, self.attn_norm_2)
         x = ops.norm_rows(hidden, self.attn_norm_2) if self.norm_before_residual else hidden
         x = self.mixer(ops, both, x, step, state)

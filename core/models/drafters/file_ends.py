@@ -31,6 +31,7 @@ class FileEnds:
 
     def __init__(self, target: Model, weights: Weights, h: Hparams) -> None:
         self.token_embd = target.token_embd
+        self.is_as_wide = h.n_embd == target.hparams.n_embd  # as the target's embedding
         if weights.has("token_embd"):
             self.token_embd = weights.matrix(h.n_embd, {"token_embd": h.n_vocab})
         self.vocab_subset: Ints | None = None

@@ -57,7 +57,7 @@ class ChainedHeadsLoop(HostDraftLoop):
 def _with_drafts(step: Step, sequences: Sequence[BatchRow], behind: Sequence[list[Floats]]) -> Step:
     """The rows of the step, and behind those of each sequence what was drafted for it."""
     assert step.hidden is not None
-    pieces, hidden = [], []
+    pieces, hidden, embedded = [], [], []
     for b, (sequence, rows) in enumerate(zip(sequences, behind, strict=True)):
         part = step.rows(b)
         tokens = [*step.tokens[part].tolist(), *sequence.tokens[: len(rows)]]
@@ -75,4 +75,7 @@ def _with_drafts(step: Step, sequences: Sequence[BatchRow], behind: Sequence[lis
             )
         )
         hidden += [step.hidden[part], *(row[None] for row in rows)]
-    return build_step(pieces, np.concatenate(hidden))
+        if step.embedded is not None:  # drafted tokens have rows that are not read
+            embedded += [step.embedded[part], *(row[None] for row in rows)]
+    made = build_step(pieces, np.concatenate(hidden))
+    return replace(made, embedded=np.concatenate(embedded)) if embedded else made

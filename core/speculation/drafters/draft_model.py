@@ -191,9 +191,7 @@ class DraftModel(Speculator, SavesState):
         inverse_temperature = 1 / (request.sampler.params.temperature or _GREEDY)
         p_min = max(self._p_min, request.stop_below)
         settings = DraftSettings(picker, length, p_min, inverse_temperature)
-        return DraftInProgress(
-            drafted, reading, ids, n_final, picker, len(request.tokens), settings
-        )
+        return DraftInProgress(drafted, reading, ids, n_final, picker, request.position, settings)
 
     def _reading(
         self, drafted: DraftedSequence, ids: Sequence[int], n_final: int

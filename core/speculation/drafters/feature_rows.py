@@ -63,6 +63,12 @@ class FeatureRows:
         """What the row after the newest one goes with, (1, width); empty where that is unknown."""
         return self.features[max(self.n_features - 1, 0) : self.n_features]
 
+    @property
+    def has_embedded(self) -> bool:
+        """Whether rows of the prompt that are no tokens are among those that wait."""
+        prompt = self.state.prompt
+        return prompt is not None and self.n_done < prompt.end_of_rows
+
     # beginning
 
     def start(

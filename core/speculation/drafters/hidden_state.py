@@ -19,6 +19,7 @@ from ...backend.interface.device_loop import DeviceDrafter
 from ...backend.step import Ints, Step, StepArrays
 from ...models.drafters.network import BlockNetwork
 from ...sampling.draft_sampler import DraftSampler, make_draft_sampler
+from ...state.state_rows import copy_embedded
 from ...state.store import SequenceState, StateStore
 from ..device_speculation import DrafterHandover
 from ..interface import Draft, DraftRequest, SavesState, SequenceStart, Speculator, StepResult
@@ -100,9 +101,10 @@ class HiddenStateDrafter(Speculator, SavesState):
 
     def begin(self, start: SequenceStart) -> None:
         store, state = self._store, start.state
-        rows = self._new_rows(state, len(start.tokens))
+        cell_ids = start.cell_ids or start.tokens
+        rows = self._new_rows(state, len(cell_ids))
         rows.start(
-            start.tokens,
+            cell_ids,
             start.carry.get(self.name, b""),
             self._options.mtp_prefill,
             reruns_last=not store.is_recurrent and state.n_cells > 0,
@@ -144,7 +146,7 @@ class HiddenStateDrafter(Speculator, SavesState):
             settings = self._draft_settings(request)
             if rows.n_tokens > (RECENT if request.is_trial else MUCH):
                 rows.keep_recent()
-            rows.add_last(request.tokens[-1], len(request.tokens) - 1)
+            rows.add_last(request.tokens[-1], request.position - 1)
             settings.length = rows.make_cells(settings.length, self._n_unread)
             wanted.append(settings)
             waiting.append(rows)
@@ -204,7 +206,7 @@ class HiddenStateDrafter(Speculator, SavesState):
         rows = self._rows[sequence]
         if rows.n_tokens > MUCH:
             rows.keep_recent()
-        if rows.n_tokens >= room:
+        if rows.n_tokens >= room or rows.has_embedded:
             self._catch_up(rows)
         return rows.hand_over(last)
 
@@ -278,7 +280,7 @@ class _Steps:
         arrays = self._arrays
         assert arrays.hidden is not None, "the network has a width"
         features = arrays.hidden if self._encode is None else self._features
-        row = 0
+        row, has_embedded = 0, False
         for b, rows in enumerate(waiting):
             n, first = rows.n_tokens, rows.n_done
             self._set_pages(b, rows)
@@ -286,9 +288,12 @@ class _Steps:
             arrays.tokens[row:end] = rows.tokens[:n]
             arrays.positions[row:end] = np.arange(first, first + n)
             features[row:end] = rows.features[:n]
+            if rows.has_embedded and rows.state.prompt is not None:
+                prompt = rows.state.prompt
+                has_embedded |= copy_embedded(arrays, prompt, first, slice(row, end))
             arrays.past[b] = rows.past
             arrays.starts[b + 1] = row = end
-        step = arrays.step(row, len(waiting))
+        step = arrays.step(row, len(waiting), has_embedded=has_embedded)
         if self._encode is not None:
             encoding = replace(step, hidden=self._features[:row], out_rows=self._all_rows[:row])
             arrays.hidden[:row] = self._encode(encoding).logits

@@ -92,7 +92,7 @@ class Controller(Policy):
         self, requests: Sequence[PlanRequest], sequences: Sequence[SequenceStats]
     ) -> list[DraftPlan]:
         costs, n = self.costs, len(requests)
-        costs.prepare(n, sum(len(request.tokens) for request in requests))
+        costs.prepare(n, sum(request.n_cells for request in requests))
         for request, sequence in zip(requests, sequences, strict=True):
             sequence.meet(request)
         plain = costs.steps[n] / n

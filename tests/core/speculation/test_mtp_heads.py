@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.rows_in_prompts import with_rows
 from support.running import random_tokens
 from support.scripted import drain
 from support.tiny_models import build_tiny
@@ -114,3 +115,15 @@ def test_the_text_is_that_of_plain_decoding(runtime: Runtime, temperature: float
     drain(engine)
     assert [text.tokens for text in got] == [text.tokens for text in want]
     assert max(len(draft) for _, draft in noted.drafts) == N_HEADS
+
+
+def test_all_heads_read_rows(runtime: Runtime) -> None:
+    """Rows of a prompt in place of tokens: the same text, drafted alike."""
+    tokens, found = random_tokens(30, seed=5, n_vocab=256), []
+    for prompt in (tokens, with_rows(runtime, tokens, 4, 28), with_rows(runtime, tokens, 12, 30)):
+        engine = runtime.ready_engine(runtime.plan(1))
+        sequence = engine.add(prompt, GREEDY)
+        events = [event._replace(sequence=0) for event in drain(engine)]
+        found.append((events, sequence.stats.draft_n, sequence.stats.draft_n_accepted))
+    assert found[0] == found[1] == found[2]
+    assert found[0][1]

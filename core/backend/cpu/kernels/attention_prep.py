@@ -137,7 +137,8 @@ class StepWords:
     # Row sets by number of rows, of rows with logits: where these rows are, and how to pick there.
     TOKENS, PAGE_LEN, ROW_SETS, OUT_SET, OUT_INDEX, REQUESTS = range(10, 16)
     WINDOWED_PAGES = 16  # of the same stride as `PAGES`
-    COUNT = 17
+    EMBEDDED = 17  # `Step.embedded`
+    COUNT = 18
 
 
 def place_of_row(

@@ -26,7 +26,7 @@ def write_delta(e: Emitter, s: DeltaKernelShape) -> None:
     first, last = e.share(step[StepWords.N_SEQUENCES] * s.n_key_heads, part, parts)
     with e.range(first, last) as unit:
         at = DeltaPart.of(e, s, words, unit)
-        is_fresh = e.load(I64, step[StepWords.POSITIONS] + at.start * 8, 8).equals(0)
+        is_fresh = e.load(I64, step[StepWords.PAST] + unit // s.n_key_heads * 8, 8).equals(0)
         with e.range(0, 2 + s.heads_per_key) as place:
             convolve(e, s, at, words, (_channel(s, at.key_head, place), place), is_fresh)
         with e.range(at.start, at.end) as row:

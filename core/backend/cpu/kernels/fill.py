@@ -21,7 +21,8 @@ class SourceWords:
     TOKENS, POSITIONS, STARTS, SLOTS, PAST, REPLAY, PAGES, PAGES_BYTES, N_PAGES = range(9)
     OUT_ROWS, REQUESTS, HIDDEN, N_ROWS, N_SEQUENCES, N_OUT = range(9, 15)
     WINDOWED_PAGES = 15  # 0: layers have none of their own; as wide as `PAGES`
-    COUNT = 16
+    EMBEDDED = 16  # 0: no token stands for a row
+    COUNT = 17
 
 
 class Filling:
@@ -57,6 +58,7 @@ class Filling:
         n_rows, n_sequences = source[SourceWords.N_ROWS], source[SourceWords.N_SEQUENCES]
         self.set_rows(StepWords.ROW_SET, n_rows)
         e.store(n_sequences, self.step_at + 8 * StepWords.N_SEQUENCES, 8)
+        e.store(source[SourceWords.EMBEDDED], self.step_at + 8 * StepWords.EMBEDDED, 8)
         self.widen(source[SourceWords.STARTS], step[StepWords.STARTS], n_sequences + 1)
         for given, target in (
             (SourceWords.TOKENS, StepWords.TOKENS),

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from llvmlite import ir
 
+from ...step import FIRST_ROW_ID
 from ..emit import F32, I64, Emitter, Value
 from ..formats.floats import _Floats
 from ..formats.tile_format import ROWS, CpuTileFormat, Record
 from ..formats.unpack import I8X64
 from .pack import RowSet
+from .row_kernels import copy_floats
 from .tile import TILE, WIDTHS
 
 BLOCK_OF_GROUPS = 8  # groups of rows whose activations stay in the second-level cache
@@ -64,15 +66,19 @@ def write_product(e: Emitter) -> None:
     e.finish()
 
 
-def write_embed(e: Emitter, form: CpuTileFormat, width: int, scale: float = 1.0) -> None:
-    """Rows of a table, times a scale. Arguments: row set, tokens, quants, tile bytes, scales, their
-    bytes, rows out."""
+def write_embed(
+    e: Emitter, form: CpuTileFormat, width: int, scale: float = 1.0, *, takes_rows: bool = True
+) -> None:
+    """Rows of a table, times a scale, or `Step.embedded` as it is. Arguments: row set, tokens,
+    quants, tile bytes, scales, their bytes, rows out, where the address of `embedded` is."""
     arguments, part, parts = e.parameters
-    row_set, tokens, quants, tile_bytes, scales, scale_bytes, out = e.words(arguments, 7)
+    row_set, tokens, quants, tile_bytes, scales, scale_bytes, out, embedded = e.words(arguments, 8)
     scratch = e.scratch(I8X64, 1)
     first, last = e.share(e.load(I64, row_set, 8), part, parts)
     with e.range(first, last) as row:
-        token = e.load(I64, tokens + row * 8, 8)
+        given = e.load(I64, tokens + row * 8, 8)
+        stands_for_row = given >= FIRST_ROW_ID
+        token = stands_for_row.select(e.index(0), given)
         tile, lane = token // ROWS, token % ROWS
         q, s = quants + tile * tile_bytes, scales + tile * scale_bytes
         target = out + row * (4 * width)
@@ -86,6 +92,9 @@ def write_embed(e: Emitter, form: CpuTileFormat, width: int, scale: float = 1.0)
         if scale != 1.0:
             with e.range(0, 4 * width, 4) as at:
                 e.store(e.load(F32, target + at) * scale, target + at)
+        if takes_rows:
+            with e.when(stands_for_row):
+                copy_floats(e, e.load(I64, embedded, 8) + row * (4 * width), target, width)
     e.finish()
 
 
