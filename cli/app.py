@@ -83,7 +83,9 @@ def run(argv: list[str]) -> int:
 
 
 def one_name(argv: list[str]) -> list[str]:
-    """`bench-spec [-q] compare …` is a command of its own."""
+    """`bench-spec [-q] compare …` is a command of its own, and `help …` a way to ask for help."""
+    if argv[:1] == ["help"]:
+        return one_name([*argv[1:], "--help"])
     first, second = COMPARE.split()
     flags = list(takewhile(lambda word: word.startswith("-"), argv[1:]))
     n = 1 + len(flags)

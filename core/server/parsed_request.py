@@ -64,8 +64,6 @@ def parse_request(
     for prompt in prompts:
         check_length(prompt, service.n_ctx)
     n = body.n or body.n_cmpl or 1
-    if n > n_slots:
-        refuse("n", f"must be between 1 and {n_slots}, got {n}")
     if n * len(prompts) > MAX_TEXTS:
         refuse("n", f"times the number of prompts may be at most {MAX_TEXTS}")
     stream_options = body.stream_options or StreamOptions()

@@ -250,7 +250,9 @@ class GenerationBody(SharedBody):
     ignore_eos: Flag = None
     json_schema: JsonSchema = None
     response_format: ResponseFormat | None = None
-    n: Annotated[NTexts, Meta(description="texts of each prompt; at most the slots")] = None
+    n: Annotated[
+        NTexts, Meta(description="texts of each prompt; more than there are slots wait")
+    ] = None
     n_cmpl: Annotated[NTexts, Meta(description="the same as `n`")] = None
     n_keep: Annotated[Limit, Meta(description="has no effect")] = None
     n_discard: Annotated[Count, Meta(description="has no effect")] = None

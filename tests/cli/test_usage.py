@@ -273,11 +273,23 @@ def test_no_command_shows_help_on_stderr(capsys: pytest.CaptureFixture[str]) -> 
 def test_version_and_help_are_results(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["--version"]) == 0
     assert capsys.readouterr().out.startswith("spec ")
-    for line in (["--help"], ["-h"], ["generate", "--help"]):
+    lines = (["--help"], ["-h"], ["help"], ["generate", "--help"], ["help", "convert", "quantize"])
+    for line in lines:
         assert run(line) == 0
         shown = capsys.readouterr()
         assert shown.out.startswith("Usage: spec")
         assert shown.err == ""
+
+
+def test_help_names_the_command(capsys: pytest.CaptureFixture[str]) -> None:
+    for words in (["serve"], ["convert", "quantize"], ["bench-spec", "compare"]):
+        run(["help", *words])
+        shown = capsys.readouterr().out
+        run([*words, "--help"])
+        assert shown == capsys.readouterr().out
+        assert shown.startswith(f"Usage: spec {' '.join(words)} ")
+    assert run(["help", "genrate"]) == 2
+    assert "did you mean 'generate'" in capsys.readouterr().err
 
 
 def test_only_finished_commands_are_listed() -> None:

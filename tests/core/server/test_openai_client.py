@@ -91,6 +91,9 @@ def test_several_answers(client: openai.OpenAI) -> None:
     assert len(set(texts)) == 3
     one = client.chat.completions.create(messages=TASK, **how)
     assert one.choices[0].message.content == texts[0]
+    more = client.chat.completions.create(messages=TASK, n=9, **how)  # than there are slots
+    assert [choice.index for choice in more.choices] == list(range(9))
+    assert [choice.message.content for choice in more.choices[:3]] == texts
     streamed: dict[int, str] = dict.fromkeys(range(3), "")
     for chunk in client.chat.completions.create(messages=TASK, n=3, stream=True, **how):
         for choice in chunk.choices:
