@@ -18,7 +18,7 @@ from .backend.cpu.threads import usable_threads
 from .backend.interface import Backend, Taps
 from .backend.layers import Floats, KvTypes, StateShape
 from .engine.config import EngineConfig
-from .engine.engine import Engine, check_prompt
+from .engine.engine import Engine, check_axes, check_prompt
 from .engine.sequence import RowObserver, Sequence
 from .engine.sequence_reader import SequenceReader
 from .errors import ConfigError, ModelError, NextnError
@@ -312,7 +312,7 @@ class Runtime:
 
     def logits(self, token_ids: Tokens[int] | ModelPrompt) -> Floats:
         """Return the logits of every row of one fresh sequence, (T, V)."""
-        self._check_rows(token_ids)
+        self.check_prompt(token_ids, len(token_ids) + 1)
         pieces = self.reader(len(token_ids)).logits(token_ids)
         return np.concatenate([piece.copy() for piece in pieces])
 
@@ -323,7 +323,7 @@ class Runtime:
     def hidden_pieces(self, token_ids: Tokens[int] | ModelPrompt) -> Iterator[Floats]:
         """Yield these rows in pieces as long as those of prompts. A sequence is to be read to its
         end before the next one begins."""
-        self._check_rows(token_ids)
+        self.check_prompt(token_ids, len(token_ids) + 1)
         for output in self._hidden_reader(len(token_ids)).outputs(token_ids):
             yield output.taps[H_NEXTN].copy()
 
@@ -344,12 +344,11 @@ class Runtime:
         self._check_open()
         return SequenceReader(self.model, self.backend, n_tokens, n_rows or PROMPT_ROWS, taps)
 
-    def check_prompt(self, prompt: Tokens[int] | ModelPrompt) -> None:
+    def check_prompt(self, prompt: Tokens[int] | ModelPrompt, n_ctx: int | None = None) -> None:
         """ConfigError for a prompt that cannot be continued."""
-        check_prompt(prompt, self.model.hparams, self.n_ctx)
-
-    def _check_rows(self, prompt: Tokens[int] | ModelPrompt) -> None:
-        check_prompt(prompt, self.model.hparams, len(prompt) + 1)
+        check_prompt(prompt, self.model.hparams, n_ctx or self.n_ctx)
+        if isinstance(prompt, ModelPrompt):
+            check_axes(prompt, self.model, self.backend)
 
     def generate(
         self,

@@ -10,7 +10,7 @@ from weakref import finalize
 from ..errors import ConfigError, ModelError, NextnError
 from ..generation import NO_TOKEN, Event, GenerateParams
 from ..server.jobs import Job
-from ..state.embedded_rows import ModelPrompt
+from ..state.embedded_rows import ImageRows, ModelPrompt
 from .argument_names import argument_names, errors_in_python
 from .engine_thread import EngineThread
 from .generation_options import GenerationOptions, params_of
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ..tokenizer import ChatTemplate
 
 # Tokens; among them arrays (rows, `n_embd`) that take the place of tokens' embeddings.
-Prompt = str | Sequence["int | NDArray[np.floating[Any]]"]
+Prompt = str | Sequence["int | NDArray[np.floating[Any]] | ImageRows"]
 Message = Mapping[str, Any]
 _POOLING: Final = ("mean", "last")
 

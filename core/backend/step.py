@@ -26,7 +26,7 @@ class Step(Struct, frozen=True):
     a new one, see `StepArrays`."""
 
     tokens: Ints  # (T,)
-    positions: Ints  # (T,) for rope; consecutive within a sequence
+    positions: Ints  # (T,) for rope; consecutive within a sequence, but for embedded rows
     starts: Ints  # (B + 1,) first row of each sequence, then T
     slots: Ints  # (B,) recurrent state of each sequence
     past: Ints  # (B,) cells of the KV cache that each sequence already holds
@@ -45,6 +45,8 @@ class Step(Struct, frozen=True):
     windowed_pages: Ints | None = None
     # (T, D) rows to go on from where a token's id is `FIRST_ROW_ID` or more; others are not read
     embedded: NDArray[np.float32] | None = None
+    # (T, 3) positions in time, height and width, for ropes with axes; None: all are `positions`
+    axes: Ints | None = None
 
     @property
     def n_rows(self) -> int:
@@ -119,7 +121,8 @@ class StepArrays:
         self.hidden = np.zeros((max_rows, width), np.float32) if width else None
         self.requests = np.zeros(max_sequences, np.int64)
         self._embedded: NDArray[np.float32] | None = None
-        self._steps: dict[tuple[int, int, int, bool], Step] = {}
+        self._axes: Ints | None = None
+        self._steps: dict[tuple[int, int, int, bool, bool], Step] = {}
 
     def embedded(self, width: int) -> NDArray[np.float32]:
         """Made when it is first needed: most prompts are tokens alone."""
@@ -127,12 +130,25 @@ class StepArrays:
             self._embedded = np.zeros((len(self.tokens), width), np.float32)
         return self._embedded
 
+    def axes(self) -> Ints:
+        """Likewise."""
+        if self._axes is None:
+            self._axes = np.zeros((len(self.tokens), 3), np.int32)
+        return self._axes
+
     def step(
-        self, n_rows: int, n_sequences: int, n_out: int = 0, *, has_embedded: bool = False
+        self,
+        n_rows: int,
+        n_sequences: int,
+        n_out: int = 0,
+        *,
+        has_embedded: bool = False,
+        has_axes: bool = False,
     ) -> Step:
         """Of what the arrays hold: now, and whenever it is run."""
-        key = n_rows, n_sequences, n_out, has_embedded
+        key = n_rows, n_sequences, n_out, has_embedded, has_axes
         embedded = self._embedded if has_embedded else None
+        axes = self._axes if has_axes else None
         made = self._steps.get(key)
         if made is None:
             if len(self._steps) >= _MAX_STEPS:
@@ -152,6 +168,7 @@ class StepArrays:
                     None if self.windowed_pages is None else self.windowed_pages[:n_sequences]
                 ),
                 embedded=None if embedded is None else embedded[:n_rows],
+                axes=None if axes is None else axes[:n_rows],
             )
         return made
 

@@ -76,7 +76,7 @@ class Engine:
             taps=self._drafting.taps,
         )
         self._tokenizer, self._hparams = tokenizer, model.hparams
-        self._n_vocab = model.hparams.n_vocab
+        self._n_vocab, self._model = model.hparams.n_vocab, model
         self._samplers = SamplerMaker(tokenizer, self._n_vocab)
         self._verifier = make_verifier(config.acceptance, tokenizer)
         self._ahead = self._compile_rounds(model, backend)
@@ -300,6 +300,7 @@ class Engine:
 
     def _checked(self, prompt: ModelPrompt) -> ModelPrompt:
         check_prompt(prompt, self._hparams, self.config.sizes.n_ctx)
+        check_axes(prompt, self._model, self.store.backend)
         return prompt
 
     def _thoughts(self) -> Phase:
@@ -421,4 +422,19 @@ def check_prompt(prompt: Tokens[int] | ModelPrompt, h: Hparams, n_ctx: int) -> N
         raise ConfigError(
             f"the prompt has {len(prompt)} tokens, which exceeds the available context size "
             f"of {n_ctx}; shorten it or give a larger -c"
+        )
+
+
+def check_axes(prompt: ModelPrompt, model: Model, backend: Backend) -> None:
+    if not prompt.has_axes:
+        return
+    if not model.has_axes:
+        raise ConfigError(
+            "the prompt has rows with positions in height and width, and this model's rope has one "
+            "position for each row: give them without"
+        )
+    if not backend.turns_by_axes:
+        raise ConfigError(
+            f"--device {backend.name} does not know positions in height and width, which images of "
+            "this model have; use --device cpu"
         )

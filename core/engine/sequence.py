@@ -62,7 +62,7 @@ class Sequence:
         # Those of them that the vocabulary knows; the same object if there are no others.
         self.real_tokens = prompt.real_tokens() if prompt.runs else self.tokens
         self.n_prompt = len(prompt)
-        self.prompt = prompt
+        self.prompt, self._n_shared = prompt, prompt.n_shared
         wanted = n_ctx if params.max_tokens is None else self.n_prompt + params.max_tokens
         self.max_len = min(wanted, n_ctx)
         self._thoughts: Phase | None = None  # if they are drafted for in their own way
@@ -101,11 +101,16 @@ class Sequence:
         """Tokens that may still be made."""
         return self.max_len - len(self.tokens)
 
+    @property
+    def position(self) -> int:
+        """Of the next token, by which its noise is drawn."""
+        return len(self.tokens) - self._n_shared
+
     def pick(self, output: HostOutput, row: int) -> int:
         """The token after the last one."""
         if output.picked is not None and (token := output.picked[row]) != UNSURE:
             return token
-        return self.sampler.pick_row(output, row, self.real_tokens, len(self.tokens))
+        return self.sampler.pick_row(output, row, self.real_tokens, self.position)
 
     def emit(self, token: int, output: HostOutput, row: int, source: str = TARGET) -> None:
         """Append a token and its event."""
@@ -137,7 +142,7 @@ class Sequence:
             return token_logprob(logits, token), tuple(top_logprobs(logits, count))
         maxima = None if output.maxima is None else output.maxima[row]
         distribution = self.sampler.distribution_now(
-            logits, self.real_tokens, len(self.tokens), maxima
+            logits, self.real_tokens, self.position, maxima
         )
         own, best = distribution_logprobs(distribution, token, count)
         return own, tuple(best)

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from ..backend.interface import Backend, HostOutput, StateRoom, Taps
 from ..backend.layers import Floats
-from ..backend.step import StepPart, build_step
+from ..backend.step import Step, StepPart, build_step
 from ..models.model import Model
 from ..state.embedded_rows import ModelPrompt
 from ..state.sizes import PAGE_LEN
@@ -67,8 +67,17 @@ class SequenceReader:
                 n_out=min(len(tokens), max(1, first + len(tokens) - first_row)),
             )
             step = build_step([piece])
-            if isinstance(token_ids, ModelPrompt) and first < token_ids.end_of_rows:
-                embedded = np.zeros((len(tokens), self._width), np.float32)
-                token_ids.copy_rows(first, embedded)
-                step = replace(step, embedded=embedded)
+            if isinstance(token_ids, ModelPrompt) and token_ids.runs:
+                step = self._embedded(step, token_ids, first)
             yield self._run(step)
+
+    def _embedded(self, step: Step, prompt: ModelPrompt, first: int) -> Step:
+        positions = prompt.positions(first, step.n_rows)
+        rows = np.zeros((step.n_rows, self._width), np.float32)
+        prompt.copy_rows(first, rows)
+        return replace(
+            step,
+            positions=np.ascontiguousarray(positions[:, 0]),
+            axes=positions if prompt.has_axes else None,
+            embedded=rows,
+        )

@@ -189,4 +189,5 @@ def request_of(sequence: Sequence, max_draft: int) -> DraftRequest:
         sequence.sampler,
         sources=sequence.spec.sources,
         n_rows=sequence.prompt.n_rows,
+        n_shared=sequence.prompt.n_shared,
     )

@@ -168,7 +168,7 @@ class RatioVerifier(_OneByOne):
     def _choose(
         self, sequence: Sequence, output: HostOutput, row: int, draft: Draft, place: int
     ) -> _Choice:
-        sampler, position = sequence.sampler, len(sequence.tokens)
+        sampler, position = sequence.sampler, sequence.position
         history = sequence.real_tokens
         maxima = None if output.maxima is None else output.maxima[row]
         distribution = sampler.distribution(output.logits[row], history, position, maxima)
@@ -208,7 +208,7 @@ class RelaxedVerifier(_OneByOne):
             return _Choice(picked, is_drafted=True)
         if token in self._never or picked in self._never or not self._is_thought(sequence):
             return _Choice(picked, is_drafted=False)
-        position = len(sequence.tokens)
+        position = sequence.position
         allowed = sequence.sampler.allowed(output.logits[row], sequence.real_tokens, position)
         if not is_nearly_best(allowed, token, self._top_n, self._delta):
             return _Choice(picked, is_drafted=False)
@@ -248,7 +248,7 @@ class SyntheticVerifier(_OneByOne):
     ) -> _Choice:
         if place < min(len(draft.tokens), len(self._chances)):
             token, sampler = draft.tokens[place], sequence.sampler
-            coin = sampler.coin(len(sequence.tokens), ACCEPT_COIN)
+            coin = sampler.coin(sequence.position, ACCEPT_COIN)
             if coin < self._chances[place] and token not in self._never:
                 return _Choice(token, is_drafted=True)
         return _Choice(sequence.pick(output, row), is_drafted=False)

@@ -16,10 +16,12 @@ if TYPE_CHECKING:
     from .core.api.results import Piece, Result
     from .core.errors import NextnError
     from .core.speculation.options import SpecOptions
+    from .core.state.embedded_rows import ImageRows
 
 # Names are imported when they are used first, so that `import nextn` costs next to nothing.
 _MODULES: Final = {
     "GenerationOptions": ".core.api.generation_options",
+    "ImageRows": ".core.state.embedded_rows",
     "LanguageModel": ".core.api.language_model",
     "NextnError": ".core.errors",
     "Piece": ".core.api.results",
@@ -30,6 +32,7 @@ _MODULES: Final = {
 
 __all__ = [
     "GenerationOptions",
+    "ImageRows",
     "LanguageModel",
     "NextnError",
     "Piece",

@@ -11,6 +11,7 @@ from msgspec import Struct
 from ..backend.interface import Output, Relayed, Taps
 from .drafters.mtp_network import H_NEXTN, MtpHead, hidden_rows
 from .layout import Layout
+from .rope import rope_axes
 
 if TYPE_CHECKING:
     from ..backend.interface import Forward, Ops, Packed, Rows, State
@@ -77,6 +78,8 @@ class Model(ABC):
         those of the trunk, in the same pages. `share`: of all blocks, only these."""
         h = self.hparams = hparams
         self.share = share or Share(range(h.n_layers), has_ends=True)
+        # Whether rows of images turn by their height and width as well.
+        self.has_axes = rope_axes(weights.file.metadata, h.key_dim // 2) is not None
         layout = self.layout = Layout()
         build = self.block_builder(weights)
         if self.share.has_ends:

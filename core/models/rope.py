@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from msgspec import Struct
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from ..backend.layers import RopePairs, RotaryPositions
 from ..errors import ModelError
+from .hparams import MAX_WIDTH
 
 if TYPE_CHECKING:
     from ..gguf.metadata import Metadata
@@ -33,6 +34,7 @@ class RopeSpec(Struct, frozen=True):
     whole_pairs: bool = True  # YaRN's ramp begins and ends at one, where the file does not say
 
 
+_ALTERNATING: Final = ("qwen3vl", "qwen3vlmoe", "qwen35", "qwen35moe")
 MAIN_ROPE = RopeSpec()
 WINDOWED_ROPE = RopeSpec("_swa", is_scaled=False, has_factors=False)
 
@@ -50,15 +52,34 @@ def build_rope(
     main_base = meta.float("rope.freq_base", 10000.0, low=1e-3, high=1e15)
     base = meta.float(f"rope.freq_base{spec.suffix}", spec.base or main_base, low=1e-3, high=1e15)
     frequencies = base ** (-np.arange(0, n_rot, 2, dtype=np.float64) / n_rot)
+    axes = rope_axes(meta, n_rot // 2)
     if spec.has_factors and weights.has(spec.factors):
         factors = _stored_factors(weights, spec.factors, spec.n_factors or n_rot // 2)
         frequencies = frequencies / factors[: n_rot // 2]
     if not spec.is_scaled:
-        return RotaryPositions(pairs, frequencies)
+        return RotaryPositions(pairs, frequencies, axes=axes)
     scaled = _scale(weights.file, pairs, frequencies, base, spec.whole_pairs)
     if spec.divides_magnitude:
         scaled = replace(scaled, magnitude=scaled.magnitude / _log_magnitude(meta))
-    return scaled
+    return replace(scaled, axes=axes)
+
+
+def rope_axes(meta: Metadata, n_pairs: int) -> NDArray[np.int64] | None:
+    """Whether each pair turns by a row's place in time (0), its height (1) or its width (2): where
+    images have such places. Pairs of the three alternate, or lie behind each other."""
+    key = "rope.dimension_sections"
+    if not meta.has(key):
+        return None
+    sections = [*meta.ints(key, low=0, high=MAX_WIDTH), 0, 0, 0][:3]
+    axes = np.zeros(n_pairs, np.int64)
+    first = sections[0]
+    for axis, n in enumerate(sections[1:], 1):
+        if meta.architecture in _ALTERNATING:
+            axes[axis : 3 * n : 3] = axis
+        else:
+            axes[first : first + n] = axis
+            first += n
+    return axes if axes.any() else None
 
 
 def yarn_magnitude(meta: Metadata) -> float:

@@ -51,6 +51,7 @@ class RankedBackend(Backend):
         self.models: Sequence[Model] = ()  # by rank: the layers that it holds
         self.prompt_chunk = self.inner.prompt_chunk
         self.batch_invariant = self.inner.batch_invariant
+        self.turns_by_axes = self.inner.turns_by_axes
         self.frees_windows = self.inner.frees_windows
         self.trunk = StateShape(())
 

@@ -57,11 +57,16 @@ class DraftRequest(NamedTuple):
     is_trial: bool = False  # the drafter is not in use: reading `n_trial` waiting rows is enough
     sources: frozenset[str] = ALL_SOURCES  # the drafters that may draft; empty: all
     n_rows: int = 0  # of the prompt, beside `tokens`
+    n_shared: int = 0  # by how much positions are less than cells
+
+    @property
+    def n_cells(self) -> int:
+        return len(self.tokens) + self.n_rows
 
     @property
     def position(self) -> int:
         """Of the next token."""
-        return len(self.tokens) + self.n_rows
+        return self.n_cells - self.n_shared
 
 
 class Draft(Struct):

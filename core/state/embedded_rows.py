@@ -11,16 +11,31 @@ import struct
 from collections.abc import Iterable, Iterator, Sequence
 from hashlib import shake_256
 from itertools import pairwise
-from typing import Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from msgspec import Struct
+from numpy.typing import NDArray
 
 from ..backend.layers import Floats
-from ..backend.step import FIRST_ROW_ID
+from ..backend.step import FIRST_ROW_ID, Ints
 from ..errors import ConfigError, FileFormatError
 
-_HEAD: Final = struct.Struct("<3q")  # of a saved run: first place, rows, width
+_HEAD: Final = struct.Struct("<4q")  # of a saved run: first place, rows, width, bytes of axes
+
+
+class ImageRows(NamedTuple):
+    """Rows (n, width) with positions in time, height and width (n, 3) counted from the first one:
+    for models whose rope has axes. What follows them is behind the largest of these."""
+
+    rows: NDArray[np.floating[Any]]
+    axes: NDArray[np.integer[Any]]
+
+    @classmethod
+    def of_grid(cls, rows: NDArray[np.floating[Any]], width: int) -> ImageRows:
+        """The rows of one image, line by line."""
+        at = np.arange(len(rows), dtype=np.int32)
+        return cls(rows, np.stack([np.zeros_like(at), at // width, at % width], axis=1))
 
 
 class RowRun(Struct, frozen=True, eq=False):
@@ -28,10 +43,16 @@ class RowRun(Struct, frozen=True, eq=False):
 
     first: int
     rows: Floats
+    axes: Ints | None = None  # as in `ImageRows`
 
     @property
     def end(self) -> int:
         return self.first + len(self.rows)
+
+    @property
+    def n_shared(self) -> int:
+        """By how much fewer positions than places it takes."""
+        return 0 if self.axes is None else len(self.rows) - (int(self.axes.max()) + 1)
 
 
 class ModelPrompt(Struct, frozen=True, eq=False):
@@ -39,14 +60,18 @@ class ModelPrompt(Struct, frozen=True, eq=False):
     runs: tuple[RowRun, ...] = ()  # in order
 
     @classmethod
-    def of(cls, parts: Iterable[int | Sequence[int] | Floats]) -> ModelPrompt:
-        """Token ids, and arrays of floats (rows, width), in any order."""
+    def of(cls, parts: Iterable[int | Sequence[int] | Floats | ImageRows]) -> ModelPrompt:
+        """Token ids, arrays of floats (rows, width) and images, in any order."""
         tokens: list[int] = []
         runs = []
         for part in parts:
             if isinstance(part, np.ndarray) and part.dtype.kind == "f":
                 runs.append(RowRun(len(tokens), as_rows(part)))
-                tokens += row_ids(runs[-1].rows)
+                tokens += row_ids(runs[-1])
+            elif isinstance(part, ImageRows):
+                axes = as_axes(part.axes, len(part.rows))
+                runs.append(RowRun(len(tokens), as_rows(part.rows), axes))
+                tokens += row_ids(runs[-1])
             elif isinstance(part, int | np.integer):
                 tokens.append(int(part))
             else:
@@ -67,6 +92,30 @@ class ModelPrompt(Struct, frozen=True, eq=False):
     @property
     def n_rows(self) -> int:
         return sum(len(run.rows) for run in self.runs)
+
+    @property
+    def has_axes(self) -> bool:
+        return any(run.axes is not None for run in self.runs)
+
+    @property
+    def n_shared(self) -> int:
+        """By how much the positions behind the prompt are less than the places."""
+        return sum(run.n_shared for run in self.runs)
+
+    def positions(self, first: int, n: int) -> Ints:
+        """Of n places from `first` on, in time, height and width (n, 3)."""
+        end, n_shared = first + n, 0
+        made = np.repeat(np.arange(first, end, dtype=np.int32)[:, None], 3, axis=1)
+        for run in self.runs:
+            if run.axes is None or run.first >= end:
+                continue
+            start, stop = max(first, run.first), min(end, run.end)
+            if start < stop:
+                at = run.axes[start - run.first : stop - run.first]
+                made[start - first : stop - first] = at + (run.first - n_shared)
+            made[max(run.end - first, 0) :] -= run.n_shared
+            n_shared += run.n_shared
+        return made
 
     def texts(self) -> Iterator[tuple[int, list[int]]]:
         """Runs of real tokens, each with its first place."""
@@ -110,7 +159,8 @@ class ModelPrompt(Struct, frozen=True, eq=False):
     def rows_to_bytes(self) -> bytes:
         parts = []
         for run in self.runs:
-            parts += [_HEAD.pack(run.first, *run.rows.shape), run.rows.tobytes()]
+            axes = b"" if run.axes is None else run.axes.tobytes()
+            parts += [_HEAD.pack(run.first, *run.rows.shape, len(axes)), run.rows.tobytes(), axes]
         return b"".join(parts)
 
     @classmethod
@@ -121,17 +171,23 @@ class ModelPrompt(Struct, frozen=True, eq=False):
         while at < len(rows):
             if len(rows) - at < _HEAD.size:
                 raise _damaged()
-            first, n, width = _HEAD.unpack_from(rows, at)
+            first, n, width, n_axes = _HEAD.unpack_from(rows, at)
             at += _HEAD.size
             least = runs[-1].end if runs else 0
-            if min(first - least, n - 1, width - 1) < 0 or n * width > (len(rows) - at) // 4:
+            if min(first - least, n - 1, width - 1) < 0 or n_axes not in (0, 12 * n):
+                raise _damaged()
+            if 4 * n * width + n_axes > len(rows) - at:
                 raise _damaged()
             data = rows[at : at + 4 * n * width]
-            runs.append(RowRun(first, np.frombuffer(data, np.float32).reshape(n, width)))
-            at += len(data)
+            behind = rows[at + len(data) : at + len(data) + n_axes]
+            axes = np.frombuffer(behind, np.int32).reshape(n, 3) if n_axes else None
+            if axes is not None and (axes.min() < 0 or axes.max() >= n):
+                raise _damaged()
+            runs.append(RowRun(first, np.frombuffer(data, np.float32).reshape(n, width), axes))
+            at += len(data) + n_axes
         made = cls(tokens, tuple(runs))
         for run in runs:
-            if tokens[run.first : run.end] != row_ids(run.rows):
+            if tokens[run.first : run.end] != row_ids(run):
                 raise _damaged()
         return made
 
@@ -143,17 +199,26 @@ def real_tokens(tokens: Sequence[int]) -> Sequence[int]:
     return [token for token in tokens if token < FIRST_ROW_ID]
 
 
-def as_rows(rows: Floats) -> Floats:
+def as_rows(rows: NDArray[np.floating[Any]]) -> Floats:
     if rows.ndim != 2:
         raise ConfigError(f"rows of a prompt have two dimensions, and these have {rows.ndim}")
     return np.ascontiguousarray(rows, np.float32)
 
 
-def row_ids(rows: Floats) -> list[int]:
-    """An id for each row, which all rows together determine."""
-    digest = shake_256(_HEAD.pack(len(rows), rows.shape[1], 0))
-    digest.update(rows.data if rows.size else b"")
-    words = np.frombuffer(digest.digest(4 * len(rows)), "<u4")
+def as_axes(axes: NDArray[np.integer[Any]], n: int) -> Ints:
+    is_right = axes.dtype.kind in "iu" and axes.shape == (n, 3)
+    if not is_right or axes.min(initial=0) < 0 or axes.max(initial=0) >= max(n, 1):
+        raise ConfigError(f"positions of {n} rows are three whole numbers of each, 0 to {n - 1}")
+    return np.ascontiguousarray(axes, np.int32)
+
+
+def row_ids(run: RowRun) -> list[int]:
+    """An id for each row, which all rows together determine, and where they are."""
+    n, width = run.rows.shape
+    digest = shake_256(_HEAD.pack(0, n, width, 0))
+    digest.update(run.rows.data if run.rows.size else b"")
+    digest.update(b"" if run.axes is None else run.axes.tobytes())
+    words = np.frombuffer(digest.digest(4 * n), "<u4")
     found: list[int] = (words % FIRST_ROW_ID + FIRST_ROW_ID).tolist()
     return found
 

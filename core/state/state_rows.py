@@ -7,11 +7,47 @@ from typing import Final
 
 import numpy as np
 
-from ..backend.step import Step, StepArrays
+from ..backend.step import Ints, Step, StepArrays
 from .embedded_rows import ModelPrompt
 from .store import SequenceState, StateStore
 
 _FEW: Final = 16  # tokens of a sequence that are written one by one
+
+
+class EmbeddedSteps:
+    """Steps of which some rows are embedded ones."""
+
+    def __init__(self, arrays: StepArrays) -> None:
+        self._arrays = arrays
+        self.begin()
+
+    def begin(self) -> None:
+        self._has_embedded = False
+        self._axes: list[tuple[slice, Ints]] = []
+
+    def add(self, prompt: ModelPrompt, first: int, rows: slice) -> None:
+        """Places of a prompt from `first` on, and their positions, into these rows of the step."""
+        arrays = self._arrays
+        positions = prompt.positions(first, rows.stop - rows.start)
+        arrays.positions[rows] = positions[:, 0]
+        embedded = arrays.embedded(prompt.runs[0].rows.shape[1])
+        self._has_embedded |= prompt.copy_rows(first, embedded[rows])
+        if prompt.has_axes:
+            self._axes.append((rows, positions))
+
+    def step(self, n_rows: int, n_sequences: int, n_out: int = 0) -> Step:
+        if self._axes:  # others turn by one position
+            axes = self._arrays.axes()
+            axes[:n_rows] = self._arrays.positions[:n_rows, None]
+            for rows, positions in self._axes:
+                axes[rows] = positions
+        return self._arrays.step(
+            n_rows,
+            n_sequences,
+            n_out,
+            has_embedded=self._has_embedded,
+            has_axes=bool(self._axes),
+        )
 
 
 class StateRows:
@@ -31,6 +67,7 @@ class StateRows:
             sizes.pages_per_slot,
             windowed=store.windowed_tables is not None,
         )
+        self._embedded = EmbeddedSteps(arrays)
         self._numbers = np.arange(max(sizes.n_ctx, max_rows) + 1, dtype=np.int32).data
         self._tokens, self._positions, self._out_rows = (
             array.data for array in (arrays.tokens, arrays.positions, arrays.out_rows)
@@ -44,7 +81,7 @@ class StateRows:
 
     def begin(self) -> None:
         self._n_rows = self._n_out = self._n_sequences = 0
-        self._has_embedded = False
+        self._embedded.begin()
 
     def add(
         self, state: SequenceState, tokens: Sequence[int], n_out: int, request: int = 0
@@ -63,9 +100,10 @@ class StateRows:
                 self._tokens[at] = token
         else:
             self._arrays.tokens[row:end] = tokens
-        self._positions[row:end] = self._numbers[past:next_past]
-        if state.prompt is not None and past < state.prompt.end_of_rows:
-            self._has_embedded |= copy_embedded(self._arrays, state.prompt, past, slice(row, end))
+        if state.prompt is None:
+            self._positions[row:end] = self._numbers[past:next_past]
+        else:
+            self._embed(state.prompt, past, slice(row, end))
         n = self._n_out + n_out
         self._out_rows[self._n_out : n] = self._numbers[end - n_out : end]
         self._past[b], self._replay[b] = past, state.n_pending_accepted
@@ -73,9 +111,14 @@ class StateRows:
         self._starts[b + 1] = end
 
     def step(self) -> Step:
-        return self._arrays.step(
-            self._n_rows, self._n_sequences, self._n_out, has_embedded=self._has_embedded
-        )
+        return self._embedded.step(self._n_rows, self._n_sequences, self._n_out)
+
+    def _embed(self, prompt: ModelPrompt, first: int, rows: slice) -> None:
+        if first < prompt.end_of_rows:
+            self._embedded.add(prompt, first, rows)
+            return
+        first -= prompt.n_shared
+        self._positions[rows] = self._numbers[first : first + rows.stop - rows.start]
 
     def _hold(self, b: int, state: SequenceState, request: int) -> None:
         arrays = self._arrays
@@ -84,8 +127,3 @@ class StateRows:
         if arrays.windowed_pages is not None and self._windowed_tables is not None:
             arrays.windowed_pages[b] = self._windowed_tables[state.slot]
         self._held[b] = state, state.table.n_changes
-
-
-def copy_embedded(arrays: StepArrays, prompt: ModelPrompt, first: int, rows: slice) -> bool:
-    """Rows of a prompt, from place `first` on, into these of a step. Whether there are any."""
-    return prompt.copy_rows(first, arrays.embedded(prompt.runs[0].rows.shape[1])[rows])

@@ -263,6 +263,7 @@ def test_wrong_prompts(model: nextn.LanguageModel) -> None:
         (np.zeros((2, 5), np.float32), "at place 1 of the prompt are 5 numbers wide, and this"),
         (np.full((2, model.n_embd), np.inf), "the row at place 1 of the prompt"),
         (np.zeros(model.n_embd), "have two dimensions, and these have 1"),
+        (nextn.ImageRows(np.zeros((4, model.n_embd)), np.eye(4, 3, dtype=int) * 4), "of 4 rows"),
     ]
     for rows, said in wrong:
         with pytest.raises(ConfigError, match=said):

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ...errors import ConfigError
 from ..layers import QueryGrowth, RotaryPositions
-from ..step import Step
+from ..step import Ints, Step
 from .kernels.attention_prep import StepWords
 from .kernels.fill import FILL, SourceWords, write_fill
 from .kernels.pack import RowSet
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from .machine_code import Kernels, Writer
 
 Words = NDArray[np.int64]
+Angles = NDArray[np.float64]
 _NAME: Final = "fill"
 _WORD: Final = ctypes.c_int64
 # Too short to give the interpreter's lock away.
@@ -69,22 +70,35 @@ class RopeTable:
     """cos and sin of positions, as far as they were computed: [cos …, sin …] in each row."""
 
     def __init__(
-        self, rope: RotaryPositions, n_positions: int, growth: QueryGrowth | None = None
+        self,
+        rope: RotaryPositions,
+        n_positions: int,
+        growth: QueryGrowth | None = None,
+        n_more: int = 0,
     ) -> None:
-        self.rope, self.growth = rope, growth
-        self.rows = np.empty((n_positions, 2 * len(rope.frequencies)), np.float32)
+        """`n_more`: rows behind those of positions, for a step whose rows have axes."""
+        self.rope, self.growth, self.n_positions = rope, growth, n_positions
+        n_rows = n_positions + (0 if rope.axes is None else n_more)
+        self.rows = np.empty((n_rows, 2 * len(rope.frequencies)), np.float32)
         self.filled = 0
 
     def fill(self, n_positions: int) -> None:
-        end = min(max(n_positions, 2 * self.filled, 512), len(self.rows))
-        # float64: at position 10^5 a float32 angle is 0.004 off.
-        positions = np.arange(self.filled, end)
-        angles = positions[:, None] * self.rope.frequencies
+        end = min(max(n_positions, 2 * self.filled, 512), self.n_positions)
+        self.rows[self.filled : end] = self._rows_of(np.arange(self.filled, end, dtype=np.int32))
+        self.filled = end
+
+    def place_axes(self, step: Step) -> None:
+        """The rows of this step behind those of positions."""
+        if self.rope.axes is not None:
+            end = self.n_positions + step.n_rows
+            self.rows[self.n_positions : end] = self._rows_of(step.positions, step.axes)
+
+    def _rows_of(self, positions: Ints, axes: Ints | None = None) -> Angles:
+        angles = self.rope.angles(positions, axes)
         rows = np.concatenate([np.cos(angles), np.sin(angles)], axis=1) * self.rope.magnitude
         if self.growth is not None:
             rows *= self.growth.at(positions)[:, None]
-        self.rows[self.filled : end] = rows
-        self.filled = end
+        return rows
 
 
 class InputSource(NamedTuple):
@@ -119,6 +133,7 @@ class StepInputs:
         windowed_pages = np.zeros_like(pages) if windowed else pages
         self._row_sets = np.zeros((max_rows + 1, RowSet.WORDS), np.int64)
         self._no_requests = np.zeros(max_sequences, np.int64)
+        self._rope_rows = np.zeros(room, np.int64)  # of each row, in rope tables
         self.ropes: list[RopeTable] = []
         self._n_rope = 0  # positions that all rope tables know
         self._steps: dict[int, InputSource] = {}
@@ -133,6 +148,7 @@ class StepInputs:
             StepWords.PAGES: pages,
             StepWords.WINDOWED_PAGES: windowed_pages,
             StepWords.POSITIONS: positions,
+            StepWords.ROPE_ROWS: self._rope_rows,
             StepWords.SEQUENCE_OF: sequence_of,
             StepWords.TOKENS: self.tokens,
             StepWords.ROW_SETS: self._row_sets,
@@ -154,7 +170,7 @@ class StepInputs:
         for table in self.ropes:
             if table.rope is rope and table.growth == growth:
                 return table
-        self.ropes.append(RopeTable(rope, n_positions, growth))
+        self.ropes.append(RopeTable(rope, n_positions, growth, self.max_rows))
         return self.ropes[-1]
 
     def check(self, n_rows: int, n_sequences: int) -> None:
@@ -182,6 +198,16 @@ class StepInputs:
                 if n_positions > table.filled:
                     table.fill(n_positions)
             self._n_rope = min((table.filled for table in self.ropes), default=1 << 62)
+
+    def place_axes(self, step: Step) -> None:
+        """After the arrays of a step are filled in. Tables with axes have as many positions."""
+        if step.axes is None:
+            return
+        for table in self.ropes:
+            table.place_axes(step)
+            if table.rope.axes is not None:
+                first = table.n_positions
+                self._rope_rows[: step.n_rows] = np.arange(first, first + step.n_rows)
 
     def _words_of(self, step: Step) -> Words:
         n_rows, n_sequences, n_out = step.n_rows, step.n_sequences, len(step.out_rows)
@@ -241,6 +267,7 @@ class Filler:
         if latest is None or latest.step is not step:
             latest = self._latest = self._inputs.source_of(step)
         self._inputs.reach(self._function(self._inputs.address, latest.address))
+        self._inputs.place_axes(step)
 
     @staticmethod
     def add_to(writers: dict[str, Writer], kinds: dict[str, object]) -> None:

@@ -69,6 +69,8 @@ class StepRunner(ABC):
     drafts_in_one_call: bool = False
     # A row's numbers are the same whatever rows run with it, those of prompts included.
     batch_invariant: bool = True
+    # Whether `Step.axes` are taken into account.
+    turns_by_axes: bool = True
 
     def working(self, planned: PlannedSteps) -> Working:
         """Called on a `planner`, with a forward pass over its own matrices."""

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ..layers import Attention, KvSource, Norm, RopePairs, RotaryPositions
-from ..step import Step
+from ..step import Ints, Step
 from .state import KvLayer, ReferenceState
 
 
@@ -31,16 +31,12 @@ def soft_cap(x: Tensor, cap: float) -> Tensor:
     return cap * torch.tanh(x / cap) if cap else x
 
 
-def rope_tables(rope: RotaryPositions, positions: Tensor) -> tuple[Tensor, Tensor]:
-    """cos and sin, (T, 1, n_rot / 2). Angles in float64: at position 10^5 float32 is 0.004 off."""
-    frequencies = torch.from_numpy(rope.frequencies)
-    angles = positions.cpu().double()[:, None, None] * frequencies
-    return angles.cos() * rope.magnitude, angles.sin() * rope.magnitude
-
-
-def apply_rope(x: Tensor, rope: RotaryPositions, positions: Tensor) -> Tensor:
+def apply_rope(
+    x: Tensor, rope: RotaryPositions, positions: Tensor, axes: Ints | None = None
+) -> Tensor:
     """Turn the first 2 * n pairs of each head of x, (T, H, D); the rest passes."""
-    cos, sin = (table.to(x) for table in rope_tables(rope, positions))
+    angles = torch.from_numpy(rope.angles(positions.cpu().numpy(), axes))[:, None]
+    cos, sin = ((table * rope.magnitude).to(x) for table in (angles.cos(), angles.sin()))
     n = len(rope.frequencies)
     turned = x.clone()
     if rope.pairs is RopePairs.NEIGHBOURS:
@@ -56,8 +52,7 @@ def attend(qkv: Tensor, attention: Attention, state: ReferenceState, step: Step)
     """(T, q | k | v) to (T, H * Dv)."""
     append(qkv, attention, state, step)
     q, gate, _, _ = _split(qkv, attention)
-    positions = torch.from_numpy(step.positions)
-    q = _placed(q, attention.q_norm, attention.rope, positions, late=attention.norms_turned)
+    q = _placed(q, attention.q_norm, attention.rope, step, late=attention.norms_turned)
     if attention.growth is not None:
         q = q * torch.from_numpy(attention.growth.at(step.positions)).to(q)[:, None, None]
     out = q.new_empty(len(q), attention.n_heads, attention.value_dim)
@@ -79,9 +74,9 @@ def append(qkv: Tensor, attention: Attention, state: ReferenceState, step: Step)
     _, _, k, v = _split(qkv, attention)
     if k is None or v is None:
         return
-    cache, positions = state.kv[attention.layer], torch.from_numpy(step.positions)
-    k = _placed(k, attention.k_norm, attention.rope, positions, late=attention.norms_turned)
-    v = _placed(v, attention.v_norm, None, positions)
+    cache = state.kv[attention.layer]
+    k = _placed(k, attention.k_norm, attention.rope, step, late=attention.norms_turned)
+    v = _placed(v, attention.v_norm, None, step)
     for b in range(step.n_sequences):
         rows = step.rows(b)
         cells = _cells(attention, state, step, b, int(step.past[b]))
@@ -107,7 +102,7 @@ def _placed(
     heads: Tensor,
     norm: Norm | None,
     rope: RotaryPositions | None,
-    positions: Tensor,
+    step: Step,
     *,
     late: bool = False,
 ) -> Tensor:
@@ -115,7 +110,7 @@ def _placed(
     if norm is not None and not late:
         heads = normed(heads, norm)
     if rope is not None:
-        heads = apply_rope(heads, rope, positions)
+        heads = apply_rope(heads, rope, torch.from_numpy(step.positions), step.axes)
     return normed(heads, norm) if norm is not None and late else heads
 
 

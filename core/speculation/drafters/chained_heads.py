@@ -57,25 +57,27 @@ class ChainedHeadsLoop(HostDraftLoop):
 def _with_drafts(step: Step, sequences: Sequence[BatchRow], behind: Sequence[list[Floats]]) -> Step:
     """The rows of the step, and behind those of each sequence what was drafted for it."""
     assert step.hidden is not None
-    pieces, hidden, embedded = [], [], []
+    pieces, hidden, sources, ahead = [], [], [], []
     for b, (sequence, rows) in enumerate(zip(sequences, behind, strict=True)):
-        part = step.rows(b)
-        tokens = [*step.tokens[part].tolist(), *sequence.tokens[: len(rows)]]
-        first, past = int(step.positions[part][0]), int(step.past[b])
+        part, n = step.rows(b), len(rows)
         windowed = () if step.windowed_pages is None else step.windowed_pages[b]
         pieces.append(
             StepPart(
-                tokens,
-                past,
+                [*step.tokens[part].tolist(), *sequence.tokens[:n]],
+                int(step.past[b]),
                 step.pages[b],
                 int(step.slots[b]),
-                first_position=first,
                 n_out=0,
                 windowed_pages=windowed,
             )
         )
         hidden += [step.hidden[part], *(row[None] for row in rows)]
-        if step.embedded is not None:  # drafted tokens have rows that are not read
-            embedded += [step.embedded[part], *(row[None] for row in rows)]
-    made = build_step(pieces, np.concatenate(hidden))
-    return replace(made, embedded=np.concatenate(embedded)) if embedded else made
+        sources += [*range(part.start, part.stop), *[part.stop - 1] * n]
+        ahead += [*[0] * (part.stop - part.start), *range(1, n + 1)]
+    beyond = np.array(ahead, np.int32)
+    return replace(
+        build_step(pieces, np.concatenate(hidden)),
+        positions=step.positions[sources] + beyond,
+        axes=None if step.axes is None else step.axes[sources] + beyond[:, None],
+        embedded=None if step.embedded is None else step.embedded[sources],
+    )

@@ -69,6 +69,11 @@ class FeatureRows:
         prompt = self.state.prompt
         return prompt is not None and self.n_done < prompt.end_of_rows
 
+    @property
+    def n_shared(self) -> int:
+        """By how much positions behind the prompt are less than cells."""
+        return 0 if self.state.prompt is None else self.state.prompt.n_shared
+
     # beginning
 
     def start(

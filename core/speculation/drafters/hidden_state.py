@@ -19,7 +19,7 @@ from ...backend.interface.device_loop import DeviceDrafter
 from ...backend.step import Ints, Step, StepArrays
 from ...models.drafters.network import BlockNetwork
 from ...sampling.draft_sampler import DraftSampler, make_draft_sampler
-from ...state.state_rows import copy_embedded
+from ...state.state_rows import EmbeddedSteps
 from ...state.store import SequenceState, StateStore
 from ..device_speculation import DrafterHandover
 from ..interface import Draft, DraftRequest, SavesState, SequenceStart, Speculator, StepResult
@@ -128,7 +128,7 @@ class HiddenStateDrafter(Speculator, SavesState):
             if rows is None or not n:
                 continue
             first = int(step.starts[b])
-            position = int(step.positions[first])
+            position = int(step.past[b])
             is_prompt = position + n <= rows.n_prompt
             if rows.n_tokens + n > MAX_WAITING:
                 self._make_room(rows, is_prompt=is_prompt)
@@ -146,7 +146,7 @@ class HiddenStateDrafter(Speculator, SavesState):
             settings = self._draft_settings(request)
             if rows.n_tokens > (RECENT if request.is_trial else MUCH):
                 rows.keep_recent()
-            rows.add_last(request.tokens[-1], request.position - 1)
+            rows.add_last(request.tokens[-1], request.n_cells - 1)
             settings.length = rows.make_cells(settings.length, self._n_unread)
             wanted.append(settings)
             waiting.append(rows)
@@ -267,6 +267,7 @@ class _Steps:
             network.n_embd,
             windowed=store.windowed_tables is not None,
         )
+        self._embedded = EmbeddedSteps(self._arrays)
         # Of which sequence the pages at each place are, as of which change, from which cell on.
         self._held: list[tuple[SequenceState | None, int, int]] = [(None, 0, 0)] * n_slots
         self._encode = None
@@ -280,20 +281,20 @@ class _Steps:
         arrays = self._arrays
         assert arrays.hidden is not None, "the network has a width"
         features = arrays.hidden if self._encode is None else self._features
-        row, has_embedded = 0, False
+        row, embedded = 0, self._embedded
+        embedded.begin()
         for b, rows in enumerate(waiting):
             n, first = rows.n_tokens, rows.n_done
             self._set_pages(b, rows)
             end = row + n
             arrays.tokens[row:end] = rows.tokens[:n]
-            arrays.positions[row:end] = np.arange(first, first + n)
+            arrays.positions[row:end] = np.arange(first, first + n) - rows.n_shared
             features[row:end] = rows.features[:n]
             if rows.has_embedded and rows.state.prompt is not None:
-                prompt = rows.state.prompt
-                has_embedded |= copy_embedded(arrays, prompt, first, slice(row, end))
+                embedded.add(rows.state.prompt, first, slice(row, end))
             arrays.past[b] = rows.past
             arrays.starts[b + 1] = row = end
-        step = arrays.step(row, len(waiting), has_embedded=has_embedded)
+        step = embedded.step(row, len(waiting))
         if self._encode is not None:
             encoding = replace(step, hidden=self._features[:row], out_rows=self._all_rows[:row])
             arrays.hidden[:row] = self._encode(encoding).logits

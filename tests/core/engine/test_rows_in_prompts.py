@@ -23,7 +23,7 @@ from nextn.core.runtime import Runtime, load_runtime
 from nextn.core.sampling.params import SamplingParams
 from nextn.core.speculation.build import build_speculator
 from nextn.core.speculation.options import NgramModSizes, SpecOptions
-from nextn.core.state.embedded_rows import ModelPrompt, row_ids
+from nextn.core.state.embedded_rows import ModelPrompt, RowRun, row_ids
 from nextn.core.state.prefix_export import PrefixExport
 from nextn.core.state.snapshot import SequenceSnapshot
 
@@ -171,7 +171,7 @@ def test_damaged_rows_of_a_saved_sequence(runtime: Runtime) -> None:
 
 def test_a_row_is_not_a_token_that_one_may_ask_for(runtime: Runtime) -> None:
     engine = engine_of(runtime)
-    ids = row_ids(rows_of(runtime, [3, 4]))
+    ids = row_ids(RowRun(0, rows_of(runtime, [3, 4])))
     with pytest.raises(ConfigError, match=f"token id {ids[0]} at place 1 is outside"):
         engine.add([1, *ids], GREEDY)
     with pytest.raises(ConfigError, match=f"token id {ids[0]} at place 3 is outside"):

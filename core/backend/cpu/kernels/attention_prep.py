@@ -138,7 +138,8 @@ class StepWords:
     TOKENS, PAGE_LEN, ROW_SETS, OUT_SET, OUT_INDEX, REQUESTS = range(10, 16)
     WINDOWED_PAGES = 16  # of the same stride as `PAGES`
     EMBEDDED = 17  # `Step.embedded`
-    COUNT = 18
+    ROPE_ROWS = 18  # of each row, in the tables of cosines and sines
+    COUNT = 19
 
 
 def place_of_row(
@@ -166,8 +167,7 @@ def write_append(e: Emitter, s: AttentionShape) -> None:
     with e.range(first, last) as unit:
         row, kv_head = unit // s.n_kv_heads, unit % s.n_kv_heads
         at = qkv + row * (4 * s.width)
-        position = e.load(I64, step[StepWords.POSITIONS] + row * 8, 8)
-        at_table = position * (4 * s.n_rot)
+        at_table = e.load(I64, step[StepWords.ROPE_ROWS] + row * 8, 8) * (4 * s.n_rot)
         with e.range(kv_head * s.group, (kv_head + 1) * s.group) as head:
             q = at + head * (4 * s.q_head)
             _place(e, s, q, (q_norm, q_rope + at_table), s.q_eps)

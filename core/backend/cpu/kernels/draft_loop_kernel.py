@@ -229,7 +229,9 @@ def _move(c: _Loop, place: Value, to: Value, *, advances: bool) -> None:
     start, last = c.word(step[StepWords.STARTS], place), c.last_row(place)
     n_rows = last + 1 - start
     positions = step[StepWords.POSITIONS]
-    c.put(c.word(positions, last) + ahead, positions, to)
+    position = c.word(positions, last) + ahead
+    c.put(position, positions, to)
+    c.put(position, step[StepWords.ROPE_ROWS], to)
     past = c.word(step[StepWords.PAST], place) + (n_rows - 1 + ahead)
     c.put(past, step[StepWords.PAST], to)
     replay = c.word(step[StepWords.REPLAY], place)

@@ -63,6 +63,7 @@ class Filling:
         for given, target in (
             (SourceWords.TOKENS, StepWords.TOKENS),
             (SourceWords.POSITIONS, StepWords.POSITIONS),
+            (SourceWords.POSITIONS, StepWords.ROPE_ROWS),
         ):
             self.widen(source[given], step[target], n_rows)
         for given, target in (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 from msgspec.structs import replace
 from support.host_device import use_for_cuda
@@ -14,12 +15,13 @@ from support.tiny_models import TinyModel
 
 from nextn.core.backend.cuda.prompt import PromptSizes
 from nextn.core.engine.engine import Engine
+from nextn.core.errors import ConfigError
 from nextn.core.generation import Event, GenerateParams
 from nextn.core.runtime import load_runtime
 from nextn.core.sampling.params import SamplingParams
 from nextn.core.speculation.build import build_speculator
 from nextn.core.speculation.options import SpecOptions
-from nextn.core.state.embedded_rows import ModelPrompt
+from nextn.core.state.embedded_rows import ImageRows, ModelPrompt
 
 Tiny = Callable[..., TinyModel]
 GREEDY = GenerateParams(SamplingParams(temperature=0.0), max_tokens=10, logprobs=1)
@@ -66,3 +68,13 @@ def test_rows_of_prompts_that_run_by_themselves(
 ) -> None:
     use_for_cuda(monkeypatch, prompts=PromptSizes(few=10, calls=(64,), chunk=64))
     check(tiny, "qwen35", "Q8_0", mtp=True)
+
+
+def test_rows_with_height_and_width_are_refused(tiny: Tiny, shim: None) -> None:
+    with load_runtime(tiny("qwen35").path, "cuda", n_ctx=64) as runtime:
+        rows = np.zeros((4, runtime.model.hparams.n_embd), np.float32)
+        prompt = ModelPrompt.of([[1], ImageRows.of_grid(rows, 2)])
+        engine = runtime.new_engine(runtime.plan(1))
+        for use in (runtime.logits, runtime.check_prompt, lambda p: engine.add(p, GREEDY)):
+            with pytest.raises(ConfigError, match="use --device cpu"):
+                use(prompt)
