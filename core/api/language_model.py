@@ -231,7 +231,9 @@ class LanguageModel:
     def _tokens(self, prompt: Prompt) -> ModelPrompt:
         if isinstance(prompt, bytes):
             raise TypeError("a prompt is a str or a sequence of token ids, not bytes")
-        return ModelPrompt.of([self.tokenize(prompt)] if isinstance(prompt, str) else prompt)
+        if isinstance(prompt, str):
+            return ModelPrompt(self.tokenize(prompt))
+        return ModelPrompt.of(prompt)
 
     def _call(self, prompts: Sequence[Prompt], options: GenerationOptions, inbox: Any) -> _Call:
         if isinstance(prompts, str):

@@ -34,8 +34,7 @@ def memory_of(runtime: Runtime, types: Sequence[str], n_slots: int) -> dict[str,
     if MTP in types:
         found |= {"head": head, "head_kv": head_kv}
     if DRAFT in types and runtime.draft is not None:
-        tensors = runtime.draft.file.tensors.values()
-        found["draft_weights"] = sum(tensor.n_bytes for tensor in tensors)
+        found["draft_weights"] = runtime.draft.file.n_bytes
         found["draft_state"] = budget.draft
     return {name: n for name, n in found.items() if n}
 

@@ -46,7 +46,7 @@ def of_runtime(runtime: Runtime) -> dict[str, Any]:
         "model_filename": file.path.name,
         "model_name": runtime.name,
         "model_type": f"{runtime.architecture} {common}".strip(),
-        "model_size": sum(tensor.n_bytes for tensor in file.tensors.values()),
+        "model_size": file.n_bytes,
         "model_n_params": file.n_params,
         "model_sha256": hash_files(file.paths),
         "device": runtime.device,

@@ -93,7 +93,7 @@ class Slots:
         """Tokens of its last sequence, if the prompt continues (nearly) all of it."""
         last = self.last[slot]
         n = len(last) - 1  # the last token of a sequence has not been run
-        if not 0 < n <= len(prompt) or list(last[n - 1 : n]) != list(prompt[n - 1 : n]):
+        if not 0 < n <= len(prompt) or last[n - 1] != prompt[n - 1]:
             return 0
         return n if list(last[:n]) == list(prompt[:n]) else 0
 

@@ -11,7 +11,7 @@ import struct
 from collections.abc import Iterable, Iterator, Sequence
 from hashlib import shake_256
 from itertools import pairwise
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, overload
 
 import numpy as np
 from msgspec import Struct
@@ -34,6 +34,8 @@ class ImageRows(NamedTuple):
     @classmethod
     def of_grid(cls, rows: NDArray[np.floating[Any]], width: int) -> ImageRows:
         """The rows of one image, line by line."""
+        if width < 1:
+            raise ConfigError(f"the lines of an image have at least 1 row, not {width}")
         at = np.arange(len(rows), dtype=np.int32)
         return cls(rows, np.stack([np.zeros_like(at), at // width, at % width], axis=1))
 
@@ -65,23 +67,28 @@ class ModelPrompt(Struct, frozen=True, eq=False):
         tokens: list[int] = []
         runs = []
         for part in parts:
-            if isinstance(part, np.ndarray) and part.dtype.kind == "f":
+            if isinstance(part, ImageRows):
+                rows = as_rows(np.asarray(part.rows))
+                axes = as_axes(np.asarray(part.axes), len(rows))
+                runs.append(RowRun(len(tokens), rows, axes))
+                tokens += row_ids(runs[-1])
+            elif isinstance(part, np.ndarray) and part.dtype.kind == "f":
                 runs.append(RowRun(len(tokens), as_rows(part)))
                 tokens += row_ids(runs[-1])
-            elif isinstance(part, ImageRows):
-                axes = as_axes(part.axes, len(part.rows))
-                runs.append(RowRun(len(tokens), as_rows(part.rows), axes))
-                tokens += row_ids(runs[-1])
-            elif isinstance(part, int | np.integer):
-                tokens.append(int(part))
             else:
-                tokens += [int(token) for token in part]
+                tokens += as_tokens(part, len(tokens))
         return cls(tokens, tuple(run for run in runs if len(run.rows)))
 
     def __len__(self) -> int:
         return len(self.tokens)
 
-    def __getitem__(self, at: slice) -> list[int]:
+    @overload
+    def __getitem__(self, at: int) -> int: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> list[int]: ...
+
+    def __getitem__(self, at: int | slice) -> int | list[int]:
         return self.tokens[at]
 
     @property
@@ -197,6 +204,19 @@ def real_tokens(tokens: Sequence[int]) -> Sequence[int]:
     if not len(tokens) or max(tokens) < FIRST_ROW_ID:
         return tokens
     return [token for token in tokens if token < FIRST_ROW_ID]
+
+
+def as_tokens(part: object, place: int) -> list[int]:
+    """One token or several, which stand from this place of a prompt on."""
+    several = isinstance(part, Sequence | np.ndarray) and not isinstance(part, str | bytes)
+    found: list[Any] = list(part) if several else [part]  # type: ignore[call-overload]
+    for i, token in enumerate(found):
+        if not isinstance(token, int | np.integer):
+            raise ConfigError(
+                f"place {place + i} of the prompt holds a {type(token).__name__}: only token ids, "
+                "arrays of floats and ImageRows can stand there"
+            )
+    return [int(token) for token in found]
 
 
 def as_rows(rows: NDArray[np.floating[Any]]) -> Floats:

@@ -264,10 +264,18 @@ def test_wrong_prompts(model: nextn.LanguageModel) -> None:
         (np.full((2, model.n_embd), np.inf), "the row at place 1 of the prompt"),
         (np.zeros(model.n_embd), "have two dimensions, and these have 1"),
         (nextn.ImageRows(np.zeros((4, model.n_embd)), np.eye(4, 3, dtype=int) * 4), "of 4 rows"),
+        ("a", "place 1 of the prompt holds a str"),
+        ([2, 1.5], "place 2 of the prompt holds a float"),
+        (None, "place 1 of the prompt holds a NoneType"),
+        (np.zeros((2, model.n_embd), int), "place 1 of the prompt holds a ndarray"),
     ]
     for rows, said in wrong:
         with pytest.raises(ConfigError, match=said):
             model.generate([1, rows])
+    with pytest.raises(ConfigError, match="at least 1 row, not 0"):
+        nextn.ImageRows.of_grid(np.zeros((4, model.n_embd)), 0)
+    lists: Any = nextn.ImageRows([[0.0] * model.n_embd], [[0, 0, 0]])  # type: ignore[arg-type]
+    assert model.generate([1, lists], max_tokens=1).tokens
     with pytest.raises(TypeError, match="not bytes"):
         model.generate(b"x")
     with pytest.raises(TypeError, match="a list of prompts"):

@@ -123,16 +123,16 @@ class FeatureRows:
 
     # rows come in
 
-    def add(self, tokens: Ints, taps: Sequence[Floats], first: int, n: int, position: int) -> None:
+    def add(self, tokens: Ints, taps: Sequence[Floats], first: int, n: int, cell: int) -> None:
         """`n` rows of a step of the target that are final, from row `first` on; the first of them
-        is at `position`. `taps`: arrays of all rows of the step, side by side the features."""
-        if position > self.n_done + self.n_tokens:
-            self._restart(position + 1)
-        n_known = min(self.n_done + self.n_tokens - position, n)
+        is of `cell`. `taps`: arrays of all rows of the step, side by side the features."""
+        if cell > self.n_done + self.n_tokens:
+            self._restart(cell + 1)
+        n_known = min(self.n_done + self.n_tokens - cell, n)
         n_new = n - n_known
         self.tokens[self.n_tokens : self.n_tokens + n_new] = tokens[first + n_known : first + n]
         self.n_tokens += n_new
-        n_known = self.n_done + self.n_features - (position + 1)
+        n_known = self.n_done + self.n_features - (cell + 1)
         if n_known < 0:
             self._append_zeros(-n_known)
             n_known = 0
@@ -154,10 +154,10 @@ class FeatureRows:
         self.features[self.n_features : self.n_features + n] = 0
         self.n_features += n
 
-    def add_last(self, token: int, position: int) -> None:
+    def add_last(self, token: int, cell: int) -> None:
         """The newest token, which the target has not run yet."""
-        if position > self.n_done + self.n_tokens:
-            self._restart(position)
+        if cell > self.n_done + self.n_tokens:
+            self._restart(cell)
         self.tokens[self.n_tokens] = token
         self.n_tokens += 1
         if self.n_features < self.n_tokens:  # the target left them where the drafter did not run
@@ -171,10 +171,10 @@ class FeatureRows:
         table.reserve(end - 1, end + n_draft + n_unread if n_draft else end)
         return n_draft
 
-    def _restart(self, position: int) -> None:
-        """The target ran rows before `position` that never came in."""
-        self._begin_at(position)
-        self.n_done, self.n_tokens, self.n_features = position, 0, 0
+    def _restart(self, cell: int) -> None:
+        """The target ran rows before `cell` that never came in."""
+        self._begin_at(cell)
+        self.n_done, self.n_tokens, self.n_features = cell, 0, 0
 
     # rows go out
 

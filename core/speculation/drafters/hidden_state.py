@@ -128,11 +128,11 @@ class HiddenStateDrafter(Speculator, SavesState):
             if rows is None or not n:
                 continue
             first = int(step.starts[b])
-            position = int(step.past[b])
-            is_prompt = position + n <= rows.n_prompt
+            cell = int(step.past[b])
+            is_prompt = cell + n <= rows.n_prompt
             if rows.n_tokens + n > MAX_WAITING:
                 self._make_room(rows, is_prompt=is_prompt)
-            rows.add(step.tokens, taps, first, n, position)
+            rows.add(step.tokens, taps, first, n, cell)
             if is_prompt:
                 self._catch_up(rows)
 

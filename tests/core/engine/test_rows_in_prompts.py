@@ -87,7 +87,7 @@ def test_drafts_change_nothing(
     runtime: Runtime, types: tuple[str, ...], how: GenerateParams
 ) -> None:
     if "mtp" in types and not runtime.model.nextn:
-        pytest.skip("no head")
+        pytest.skip("the model has no MTP head")
     for cut in CUTS[1:]:
         prompt = with_rows(runtime, TOKENS, *cut)
         plain = write(engine_of(runtime), prompt, how)
