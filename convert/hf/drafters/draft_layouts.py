@@ -20,6 +20,7 @@ LAYOUTS: Final = MappingProxyType(
         "Eagle3LlamaForCausalLM": EAGLE3,
         "Eagle3Speculator": EAGLE3,
         "Eagle3DraftModel": EAGLE3,
+        "Qwen3Eagle3Model": EAGLE3,
         "DFlashDraftModel": DFLASH,
         "DFlash2DraftModel": DFLASH,
         "DFlashSpeculator": DFLASH,
@@ -37,7 +38,6 @@ LAYOUTS: Final = MappingProxyType(
 _BY_SPECULATORS: Final = {"eagle3": EAGLE3, "dflash": DFLASH, "dspark": DSPARK}
 _REFUSED: Final = {
     "DeepseekV4DSparkModel": "its layers are DeepSeek V4's, with hyper-connections",
-    "Qwen3Eagle3Model": "its heads have norms, for which GGUF's EAGLE3 has no tensors",
     "Gemma4Eagle3Model": "its layer is Gemma 4's, for which GGUF's EAGLE3 has no tensors",
     "Eagle3DeepseekV2ForCausalLM": "its attention is latent, GGUF's EAGLE3 has a plain one",
     "PEagleDraftModel": "GGUF has no architecture for P-EAGLE",

@@ -1,85 +1,136 @@
-"""EAGLE3: as SpecForge, SGLang, NVIDIA's tools and `speculators` save it."""
+"""EAGLE3 and EAGLE-3.1: as SpecForge, SGLang, NVIDIA's tools, AngelSlim, DeepSpec and
+`speculators` save it.
+
+Switches lie at the top of config.json or in its part `eagle_config`.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, Final
 
 from ....core.errors import ModelError
 from ....core.gguf.printable import printable
-from ...drafters.eagle3_file import N_FEATURES
 from ..checkpoint_family import CheckpointFamily, Keys
-from ..families.layer_kinds import WINDOWED
-from ..families.rotated_rows import heads_as_neighbours, llama_keys
-from ..matrix_rows import OutputTensor
+from ..families.layer_kinds import windowed_layers
+from ..families.rotated_rows import heads_as_neighbours, llama_keys, neighbours
+from ..matrix_rows import Order, OutputTensor, StoredMatrix
+from ..model_config import ModelConfig
 from ..model_sizes import ModelSizes
+from ..tensor_map import TensorMap
 from .draft_layout import DraftLayout, DraftSource, Matrices, flag, int32s, layer_ids
 
-_LAYER: Final = "midlayer."
-_IDS: Final = "eagle_aux_hidden_state_layer_ids"
+_LAYER: Final = re.compile(r"midlayer\.(?:(\d+)\.)?(.+)")
+_PART: Final = "eagle_config"
+_ENTERED: Final = "eagle_aux_hidden_state_layer_ids"  # in `_PART`: layers that are left
+_LEFT: Final = ("aux_hidden_states_layer_ids", "target_layer_ids")  # of AngelSlim, of DeepSpec
+_MOST_TAPS: Final = 8
+_USUAL_TAPS: Final = 3
 
 
 def _choose(source: DraftSource, matrices: Matrices) -> Matrices:
     config = source.config
-    if (n := config.size("num_hidden_layers")) != 1:
-        raise config.error(f"num_hidden_layers is {n}; GGUF's EAGLE3 has one layer")
-    is_normed_apart = any(name.startswith("fc_norm.") for name in matrices)
-    if is_normed_apart or flag(config, "fc_norm"):
-        raise ModelError(
-            f"{config.label}: each layer's rows have a norm of their own (fc_norm), for which "
-            "GGUF's EAGLE3 has no tensors: its one norm is over all of them"
-        )
-    if "speculators_model_type" in source.raw and flag(config, "norm_output"):
+    if _switch(source, "use_aux_hidden_state") is False:
         raise config.error(
-            "norm_output is true: drafted rows are handed on behind the last norm, before which "
-            "GGUF's EAGLE3 takes them"
+            "use_aux_hidden_state is false: it reads the target's last row alone, without a matrix "
+            "fc, for which GGUF's EAGLE3 has no form"
         )
-    kinds = config.get("layer_types")
-    if config.get("sliding_window") and isinstance(kinds, list) and WINDOWED in kinds:
-        source.notes.append("its sliding window has no key in GGUF: what is further back is seen")
-    return {
-        f"layers.0.{name.removeprefix(_LAYER)}" if name.startswith(_LAYER) else name: matrix
-        for name, matrix in matrices.items()
-    }
+    if _switch(source, "next_layer_regular") is False:
+        raise config.error(
+            "next_layer_regular is false: all its layers read embeddings, of GGUF's EAGLE3 the "
+            "first alone"
+        )
+    out: Matrices = {}
+    for name, matrix in matrices.items():
+        if found := _LAYER.fullmatch(name):
+            name = f"layers.{found[1] or 0}.{found[2]}"
+        out[name] = matrix
+    for n in range(1, config.size("num_hidden_layers")):
+        # The norm before a further layer's attention has either name.
+        name = f"layers.{n}.hidden_norm.weight"
+        if name in out:
+            out.setdefault(f"layers.{n}.input_layernorm.weight", out.pop(name))
+    return out
+
+
+def _switch(source: DraftSource, *names: str) -> bool | None:
+    """The first that is set, at the top or in the part of its own; None for none."""
+    inner = source.raw.get(_PART)
+    part = ModelConfig(source.config.label, inner if isinstance(inner, Mapping) else {})
+    found = [flag(config, name) for config in (source.config, part) for name in names]
+    return next((value for value in found if value is not None), None)
 
 
 def _keys(source: DraftSource, sizes: ModelSizes, planned: Mapping[str, OutputTensor]) -> Keys:
-    config = source.config
+    config, layers = source.config, _target_layers(source, planned)
+    usual_width = _usual_width(source, planned, len(layers))
     return {
-        "target_layers": int32s(_target_layers(source)),
-        "target_hidden_size": config.size(
-            "target_hidden_size", default=_usual_width(source, planned)
-        ),
+        "target_layers": int32s(layers),
+        "target_hidden_size": config.size("target_hidden_size", default=usual_width),
         "norm_before_residual": bool(flag(config, "norm_before_residual")),
-        "norm_before_fc": bool(flag(config, "norm_before_fc")),
+        "norm_before_fc": bool(_switch(source, "norm_before_fc")),
+        # These are written where they are true: llama.cpp does not know them.
+        "fc_norm": "fc_norm.0.weight" in planned or _switch(source, "fc_norm") or None,
+        "norm_output": _feeds_normed(source) or None,
+        **_windows(config, sizes),
     }
 
 
-def _usual_width(source: DraftSource, planned: Mapping[str, OutputTensor]) -> int:
+def _feeds_normed(source: DraftSource) -> bool:
+    """Whether drafted rows go on behind the last norm."""
+    names = ("norm_output", "return_hidden_post_norm")
+    if not _switch(source, *names):
+        return False
+    if "speculators_model_type" in source.raw or _switch(source, names[1]):
+        return True
+    source.notes.append(
+        "norm_output is true: SpecForge before September 2026 meant by it the head alone, which is "
+        "taken here; if drafts get worse from the second token on, set return_hidden_post_norm in "
+        "config.json and convert again"
+    )
+    return False
+
+
+def _windows(config: ModelConfig, sizes: ModelSizes) -> Keys:
+    if not config.get("sliding_window") or config.get("layer_types") is None:
+        return {}
+    pattern = windowed_layers(config, sizes.n_layers)
+    if not any(pattern):
+        return {}
+    return {
+        "attention.sliding_window": config.size("sliding_window"),
+        "attention.sliding_window_pattern": pattern,
+    }
+
+
+def _usual_width(source: DraftSource, planned: Mapping[str, OutputTensor], n_taps: int) -> int:
     """Of the target's rows, where config.json does not say."""
     fc = planned.get("fc.weight")
-    if fc is not None and not fc.shape[-1] % N_FEATURES:
-        return fc.shape[-1] // N_FEATURES
+    if fc is not None and not fc.shape[-1] % n_taps:
+        return fc.shape[-1] // n_taps
     return source.config.size("hidden_size")
 
 
-def _target_layers(source: DraftSource) -> list[int]:
-    """Two conventions: vLLM's key names the layers whose inputs are read, SGLang's, which is in a
-    part of its own, those whose outputs are."""
+def _target_layers(source: DraftSource, planned: Mapping[str, OutputTensor]) -> list[int]:
+    """Conventions: the key at the top names the layers whose inputs are read (vLLM), the same key
+    in a part of its own, and the others', those whose outputs are."""
     config, target = source.config, source.target
-    if (found := source.raw.get(_IDS)) is not None:
-        return layer_ids(config, _IDS, found, offset=0)
-    nested: Any = source.raw.get("eagle_config")
-    found = nested.get(_IDS) if isinstance(nested, Mapping) else None
-    if found:
-        return layer_ids(config, f"eagle_config.{_IDS}", found, offset=1)
+    if (found := source.raw.get(_ENTERED)) is not None:
+        return layer_ids(config, _ENTERED, found, offset=0)
+    nested: Any = source.raw.get(_PART)
+    inner = nested if isinstance(nested, Mapping) else {}
+    for prefix, part in (("", source.raw), (f"{_PART}.", inner)):
+        for name in _LEFT if part is source.raw else (_ENTERED, *_LEFT):
+            if found := part.get(name):
+                return layer_ids(config, prefix + name, found, offset=1)
     if target is None:
         raise ModelError(
-            f"{config.label}: config.json does not name the layers that it reads ({_IDS}); their "
-            f"usual places depend on the target's layers: give --target-model-dir"
+            f"{config.label}: config.json does not name the layers that it reads ({_ENTERED}); "
+            f"their usual places depend on the target's layers: give --target-model-dir"
         )
     n = target.sizes.n_layers
-    if n < N_FEATURES + 2:
+    if n < _USUAL_TAPS + 2:
         raise ModelError(
             f"{target.sizes.label} has {printable(n)} layers, too few for the three that an EAGLE3 "
             "drafter reads"
@@ -87,13 +138,27 @@ def _target_layers(source: DraftSource) -> list[int]:
     return [2, n // 2, n - 3]
 
 
+def _norms_as_neighbours(mapping: TensorMap, matrix: StoredMatrix) -> Order:
+    """As the rows of the heads that they norm."""
+    head = mapping.sizes.head_dim
+    mapping.check_rows(matrix, head)
+    return neighbours(matrix.n_rows, head)
+
+
 EAGLE3: Final = DraftLayout(
     "an EAGLE3 drafter",
     CheckpointFamily(
         "eagle3",
         stems={"hidden_norm": "attn_norm_2"},
-        outside={"fc.weight": "fc.weight", "input_norm.weight": "enc.output_norm.weight"},
-        orders=dict.fromkeys(("attn_q", "attn_k"), heads_as_neighbours),
+        outside={
+            "fc.weight": "fc.weight",
+            "input_norm.weight": "enc.output_norm.weight",
+            **{f"fc_norm.{i}.weight": f"fc_norm.{i}.weight" for i in range(_MOST_TAPS)},
+        },
+        orders={
+            **dict.fromkeys(("attn_q", "attn_k"), heads_as_neighbours),
+            **dict.fromkeys(("attn_q_norm", "attn_k_norm"), _norms_as_neighbours),
+        },
         keys=llama_keys,
     ),
     _choose,

@@ -84,15 +84,19 @@ def check_target(
             )
 
 
-def target_layers(target: Model, weights: Weights, n_wanted: int = 0) -> tuple[int, ...]:
-    """Those whose inputs are the features, in their order. `n_wanted`: 0 if any number will do."""
-    n, meta = target.hparams.n_layers, weights.file.metadata
-    layers = tuple(meta.ints("target_layers"))
-    is_right = len(layers) == n_wanted if n_wanted else 0 < len(layers) <= n + 1
-    if not is_right or not all(0 <= layer <= n for layer in layers):
+def target_layers(target: Model, weights: Weights) -> tuple[int, ...]:
+    """Those whose inputs are the features, in their order: as many as `fc` joins."""
+    n, meta, label = target.hparams.n_layers, weights.file.metadata, weights.file.label
+    layers, key = tuple(meta.ints("target_layers")), meta.full_key("target_layers")
+    if not 0 < len(layers) <= n + 1 or not all(0 <= layer <= n for layer in layers):
         raise ModelError(
-            f"{weights.file.label}: {meta.full_key('target_layers')} is {list(layers)[:8]}, "
-            f"expected {n_wanted or '1 or more'} layers of the model, 0 to {n}"
+            f"{label}: {key} is {list(layers)[:8]}, expected layers of the model, 0 to {n}"
+        )
+    fc, width = weights.file.tensors.get("fc.weight"), target.hparams.n_embd
+    if fc is not None and fc.shape[-1] != len(layers) * width:
+        raise ModelError(
+            f"{label}: {key} names {len(layers)} layers of {width}, and fc.weight joins rows of "
+            f"{fc.shape[-1]}"
         )
     return layers
 

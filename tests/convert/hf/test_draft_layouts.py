@@ -296,8 +296,28 @@ def test_a_target_of_an_unknown_family(tmp_path: Path) -> None:
 
 def undone(rows: NDArray[Any]) -> NDArray[Any]:
     """Rows of a GGUF file as checkpoints have them: `turned`, backwards."""
-    heads = rows.reshape(-1, D // 2, 2, rows.shape[1])
+    heads = rows.reshape(-1, D // 2, 2, *rows.shape[1:])
     return np.ascontiguousarray(heads.swapaxes(1, 2).reshape(rows.shape))
+
+
+OF_EAGLE3 = {
+    "fc": "fc", "output_norm": "norm", "output": "lm_head", "token_embd": "embed_tokens",
+    "attn_norm": "input_layernorm", "attn_norm_2": "hidden_norm",
+    "ffn_norm": "post_attention_layernorm", "attn_output": "self_attn.o_proj",
+    **{f"attn_{x}": f"self_attn.{x}_proj" for x in "qkv"},
+    **{f"attn_{x}_norm": f"self_attn.{x}_norm" for x in "qk"},
+    **{f"ffn_{x}": f"mlp.{x}_proj" for x in ("gate", "up", "down")},
+}  # fmt: skip
+
+
+def as_stored(name: str) -> str:
+    """The name in a checkpoint of a tensor of EAGLE3."""
+    if name.startswith("fc_norm."):
+        return name
+    if not name.startswith("blk."):
+        return f"{OF_EAGLE3[name.removesuffix('.weight')]}.weight"
+    _, block, stem, end = name.split(".")
+    return f"layers.{block}.{OF_EAGLE3[stem]}.{end}"
 
 
 def drafts_with(target: Path, drafter: Path) -> tuple[list[int], int, int]:
@@ -309,32 +329,37 @@ def drafts_with(target: Path, drafter: Path) -> tuple[list[int], int, int]:
         return tokens, runtime.stats.draft_n, runtime.stats.draft_n_accepted
 
 
-@pytest.mark.parametrize("kind", [Kind(), Kind(norm_before_residual=True, own_embedding=True)])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        Kind(),
+        Kind(norm_before_residual=True, own_embedding=True),
+        Kind(fc_norm=True, norm_output=True, window=12),
+        Kind(n_taps=2, n_layers=2, head_norms=True),
+    ],
+)
 def test_the_same_file_as_one_that_was_made_directly(kind: Kind, tmp_path: Path) -> None:
     """So that its drafts are the same as well, whose formulas `test_eagle3` holds them to."""
     target = build_tiny("qwen3", tmp_path).path
     direct = write_eagle3(tmp_path / "direct.gguf", target, kind)
-    names = {
-        "fc": "fc", "output_norm": "norm", "output": "lm_head", "token_embd": "embed_tokens",
-        "blk.0.attn_norm": "midlayer.input_layernorm", "blk.0.attn_norm_2": "midlayer.hidden_norm",
-        "blk.0.ffn_norm": "midlayer.post_attention_layernorm",
-        "blk.0.attn_output": "midlayer.self_attn.o_proj",
-        **{f"blk.0.attn_{x}": f"midlayer.self_attn.{x}_proj" for x in "qkv"},
-        **{f"blk.0.ffn_{x}": f"midlayer.mlp.{x}_proj" for x in ("gate", "up", "down")},
-    }  # fmt: skip
     arrays: Arrays = {}
     for name, value in direct.tensors.items():
-        rows, stem = value.astype(np.float32), name.removesuffix(".weight")
-        arrays[f"{names[stem]}.weight"] = undone(rows) if stem.endswith(("_q", "_k")) else rows
+        is_turned = name.split(".")[-2] in ("attn_q", "attn_k", "attn_q_norm", "attn_k_norm")
+        rows = value.astype(np.float32)
+        arrays[as_stored(name)] = undone(rows) if is_turned else rows
     assert direct.d2t is not None
     arrays["d2t"] = direct.d2t - np.arange(len(direct.d2t))
     config = {
         "architectures": ["LlamaForCausalLMEagle3"], "model_type": "llama", "hidden_size": 64,
-        "num_hidden_layers": 1, "num_attention_heads": H, "num_key_value_heads": HK, "head_dim": D,
-        "intermediate_size": 48, "vocab_size": N_VOCAB, "rms_norm_eps": 1e-5, "rope_theta": 1e4,
+        "num_hidden_layers": kind.n_layers, "num_attention_heads": H, "num_key_value_heads": HK,
+        "head_dim": D, "intermediate_size": 48, "vocab_size": N_VOCAB, "rms_norm_eps": 1e-5,
+        "rope_theta": 1e4,
         "max_position_embeddings": 256, "draft_vocab_size": len(direct.d2t),
         "eagle_aux_hidden_state_layer_ids": list(direct.layers),
         "norm_before_residual": kind.norm_before_residual,
+        "eagle_config": {"return_hidden_post_norm": kind.norm_output, "fc_norm": kind.fc_norm},
+        "sliding_window": kind.window or None,
+        "layer_types": ["sliding_attention" if kind.window else "full_attention"] * kind.n_layers,
     }  # fmt: skip
     folder = tmp_path / "checkpoint"
     folder.mkdir()

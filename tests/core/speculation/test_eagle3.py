@@ -38,7 +38,12 @@ from nextn.core.speculation.options import SpecOptions
 KINDS = {
     "plain": Kind(),
     "normed residual": Kind(norm_before_residual=True, shuffled=True),
-    "3.1": Kind(norm_before_fc=True, own_embedding=True),
+    "one norm": Kind(norm_before_fc=True, own_embedding=True),
+    "3.1": Kind(fc_norm=True, norm_output=True),
+    "fed normed": Kind(norm_output=True, norm_before_residual=True),
+    "five taps": Kind(n_taps=5, head_norms=True, fc_norm=True),
+    "one tap": Kind(n_taps=1, norm_before_fc=True),
+    "two layers": Kind(n_layers=2, norm_output=True, window=16),
     "the target's head": Kind(n_head=0),
     "narrow": Kind(width=32, own_embedding=True),
 }
@@ -51,7 +56,7 @@ def test_drafts_are_those_of_the_formulas(
     kind: Kind, device: str, tiny: Tiny, tmp_path: Path
 ) -> None:
     """Whatever was accepted and rejected before."""
-    target = tiny("qwen3").path
+    target = tiny("qwen3" if kind.n_taps < 5 else "qwen35").path  # of two layers, of four
     written = write_eagle3(tmp_path / "e.gguf", target, kind)
     with load(target, written.path, device, OPTIONS) as runtime:
         drafts, taps = noted_drafts(runtime, "eagle3", written.layers)
@@ -119,7 +124,7 @@ def test_its_own_tokens_are_accepted(tiny: Tiny, tmp_path: Path) -> None:
 @pytest.mark.peer
 @pytest.mark.parametrize(
     ("family", "name"),
-    [("llama", "plain"), ("qwen35", "normed residual"), ("qwen3", "3.1"), ("qwen3", "narrow")],
+    [("llama", "plain"), ("qwen35", "normed residual"), ("qwen3", "one norm"), ("qwen3", "narrow")],
 )
 def test_llama_cpp_drafts_and_accepts_the_same(
     family: str, name: str, tiny: Tiny, tmp_path: Path, capfd: pytest.CaptureFixture[str]
@@ -141,9 +146,13 @@ def test_llama_cpp_drafts_and_accepts_the_same(
     [
         (Kind(), {"target_hidden_size": 48}, "its target is 48 wide, the model 64"),
         (Kind(width=32), {}, "it is 32 wide and has no embedding of its own, the model is 64 wide"),
-        (Kind(), {"block_count": 2}, "it has 2 layers, expected 1"),
-        (Kind(), {"target_layers": [1, 2]}, "target_layers is [1, 2], expected 3 layers of the"),
-        (Kind(), {"target_layers": [0, 1, 99]}, "target_layers is [0, 1, 99], expected 3 layers"),
+        (Kind(), {"block_count": 2}, "blk.1.attn_norm.weight"),
+        (
+            Kind(),
+            {"target_layers": [1, 2]},
+            "target_layers names 2 layers of 64, and fc.weight joins rows of 192",
+        ),
+        (Kind(), {"target_layers": [0, 1, 99]}, "target_layers is [0, 1, 99], expected layers of"),
         (Kind(), {"target_layers": None}, "eagle3.target_layers' is missing"),
     ],
 )

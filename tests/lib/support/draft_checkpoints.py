@@ -62,6 +62,7 @@ class DraftCase:
     target: Config = field(default_factory=lambda: TARGET)
     has_map: bool = False  # d2t and t2d
     in_llama_cpp: bool = True  # whether its converter takes it
+    loads_there: bool = True  # whether llama.cpp loads the file
 
 
 @dataclass
@@ -101,6 +102,10 @@ def eagle3(prefix: str, n_target: int = E) -> dict[str, tuple[int, ...]]:
         "lm_head.weight": (N_DRAFT, E),
         **below(prefix, attention(2 * E) | {"hidden_norm.weight": (E,)}),
     }
+
+
+def feature_norms(n: int) -> dict[str, tuple[int, ...]]:
+    return {f"fc_norm.{i}.weight": (E,) for i in range(n)}
 
 
 def dflash(n_layers: int = 2, n_ids: int = len(IDS)) -> dict[str, tuple[int, ...]]:
@@ -254,6 +259,63 @@ CASES: dict[str, DraftCase] = {
         },
         target=TARGET | {"hidden_size": 80},
         has_map=True,
+    ),
+    "eagle3.1-speculators": DraftCase(
+        "eagle3",
+        {
+            "architectures": ["Eagle3DraftModel"], "speculators_model_type": "eagle3",
+            "draft_vocab_size": N_DRAFT, "norm_before_residual": True, "fc_norm": True,
+            "norm_output": True, "eagle_aux_hidden_state_layer_ids": [2, 4, 5],
+            "speculators_config": {"algorithm": "eagle3"} | VERIFIER,
+            "transformer_layer_config": LAYER_CONFIG | {
+                "sliding_window": 12, "layer_types": ["sliding_attention"],
+            },
+        },
+        eagle3("layers.0") | feature_norms(3) | {"embed_tokens.weight": (N_VOCAB, E)},
+        has_map=True,
+        in_llama_cpp=False,
+        loads_there=False,
+    ),
+    "eagle3-deepspec": DraftCase(
+        "eagle3",
+        SIZES | {
+            "architectures": ["Qwen3Eagle3Model"], "model_type": "qwen3", "num_hidden_layers": 1,
+            "target_layer_ids": [0, 1, 3, 5, 6],
+        },
+        OWN | {"fc.weight": (E, 5 * E), "norm.weight": (E,)}
+        | below("layers.0", attention(2 * E, norms=True) | {"hidden_norm.weight": (E,)}),
+        in_llama_cpp=False,
+        loads_there=False,
+    ),
+    "eagle3-two-layers": DraftCase(
+        "eagle3",
+        SIZES | {
+            "architectures": ["LlamaForCausalLMEagle3"], "model_type": "llama",
+            "num_hidden_layers": 2, "draft_vocab_size": N_DRAFT,
+            "eagle_config": {
+                "eagle_aux_hidden_state_layer_ids": IDS, "return_hidden_post_norm": True,
+                "norm_before_fc": True, "next_layer_regular": True,
+            },
+        },
+        eagle3("midlayer.0") | {"input_norm.weight": (3 * E,)}
+        | below("midlayer.1", {
+            "hidden_norm.weight" if name.startswith("input") else name: shape
+            for name, shape in attention().items()
+        }),
+        has_map=True,
+        in_llama_cpp=False,
+        loads_there=False,
+    ),
+    "eagle3-angelslim": DraftCase(
+        "eagle3",
+        SIZES | {
+            "architectures": ["Eagle3LlamaForCausalLM"], "model_type": "llama",
+            "num_hidden_layers": 1, "draft_vocab_size": N_DRAFT,
+            "aux_hidden_states_layer_ids": IDS,
+        },
+        eagle3("midlayer") | {"embed_tokens.weight": (N_VOCAB, E)},
+        has_map=True,
+        in_llama_cpp=False,
     ),
     "dflash": DraftCase(
         "dflash",

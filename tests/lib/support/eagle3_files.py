@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from .drafter_files import BASE, EPS, Doubles, draw, draw_d2t, facts_of, rms, write_drafter
 
 H, HK, D, F = 4, 2, 16, 48
+N_END = 2  # tokens at the vocabulary's end that end a text, and are not drafted
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,12 @@ class Kind:
     n_head: int = 96  # rows of the head; 0: the target's head
     own_embedding: bool = False
     shuffled: bool = False  # rows of the head in no order of ids
+    n_taps: int = 3
+    n_layers: int = 1
+    window: int = 0  # of every layer
+    head_norms: bool = False
+    fc_norm: bool = False  # EAGLE-3.1: a norm for each tap
+    norm_output: bool = False  # EAGLE-3.1: drafted rows go on behind the last norm
 
 
 PLAIN = Kind()
@@ -33,7 +40,7 @@ PLAIN = Kind()
 class Eagle3File:
     path: Path
     kind: Kind
-    layers: tuple[int, int, int]
+    layers: tuple[int, ...]
     tensors: dict[str, Doubles]
     d2t: NDArray[np.int64] | None
 
@@ -44,23 +51,21 @@ def write_eagle3(
     """`keys` are written instead of the right ones; None leaves one out."""
     n_target, n_vocab, n_layers, vocabulary = facts_of(target)
     rng, width = np.random.default_rng(seed), kind.width or n_target
-    layers = (1, n_layers // 2, n_layers - 1)
+    layers: tuple[int, ...] = (1, n_layers // 2, n_layers - 1)
+    if kind.n_taps != 3:
+        layers = tuple(range(n_layers + 1))[: kind.n_taps]
+    joined = kind.n_taps * n_target
     shapes: dict[str, tuple[int, ...]] = {
-        "fc.weight": (width, 3 * n_target),
-        "blk.0.attn_norm.weight": (width,),
+        "fc.weight": (width, joined),
         "blk.0.attn_norm_2.weight": (width,),
-        "blk.0.attn_q.weight": (H * D, 2 * width),
-        "blk.0.attn_k.weight": (HK * D, 2 * width),
-        "blk.0.attn_v.weight": (HK * D, 2 * width),
-        "blk.0.attn_output.weight": (width, H * D),
-        "blk.0.ffn_norm.weight": (width,),
-        "blk.0.ffn_gate.weight": (F, width),
-        "blk.0.ffn_up.weight": (F, width),
-        "blk.0.ffn_down.weight": (width, F),
         "output_norm.weight": (width,),
     }
+    for block in range(kind.n_layers):
+        shapes |= _block_shapes(block, width, kind)
     if kind.norm_before_fc:
-        shapes["enc.output_norm.weight"] = (3 * n_target,)
+        shapes["enc.output_norm.weight"] = (joined,)
+    if kind.fc_norm:
+        shapes |= {f"fc_norm.{i}.weight": (n_target,) for i in range(kind.n_taps)}
     if kind.n_head:
         shapes["output.weight"] = (kind.n_head, width)
     if kind.own_embedding:
@@ -70,17 +75,43 @@ def write_eagle3(
     if kind.n_head:
         d2t = draw_d2t(rng, n_vocab, kind.n_head, shuffled=kind.shuffled)
     meta: dict[str, Any] = {
-        "block_count": 1, "context_length": 256, "embedding_length": width,
+        "block_count": kind.n_layers, "context_length": 256, "embedding_length": width,
         "feed_forward_length": F, "attention.head_count": H, "attention.head_count_kv": HK,
         "attention.key_length": D, "attention.value_length": D, "rope.dimension_count": D,
         "attention.layer_norm_rms_epsilon": EPS, "rope.freq_base": BASE,
         "target_layers": list(layers), "target_hidden_size": n_target,
         "norm_before_residual": kind.norm_before_residual, "norm_before_fc": kind.norm_before_fc,
         "vocab_size": n_vocab,
-    } | keys  # fmt: skip
+    }  # fmt: skip
+    if kind.fc_norm:
+        meta["fc_norm"] = True
+    if kind.norm_output:
+        meta["norm_output"] = True
+    if kind.window:
+        meta["attention.sliding_window"] = kind.window
+        meta["attention.sliding_window_pattern"] = [True] * kind.n_layers
+    meta |= keys
     write_drafter(path, "eagle3", meta, vocabulary, values, d2t)
     doubles = {name: each.astype(np.float64) for name, each in values.items()}
     return Eagle3File(path, kind, layers, doubles, d2t)
+
+
+def _block_shapes(block: int, width: int, kind: Kind) -> dict[str, tuple[int, ...]]:
+    n_in = width if block else 2 * width
+    shapes: dict[str, tuple[int, ...]] = {
+        "attn_norm": (width,),
+        "attn_q": (H * D, n_in),
+        "attn_k": (HK * D, n_in),
+        "attn_v": (HK * D, n_in),
+        "attn_output": (width, H * D),
+        "ffn_norm": (width,),
+        "ffn_gate": (F, width),
+        "ffn_up": (F, width),
+        "ffn_down": (width, F),
+    }
+    if kind.head_norms:
+        shapes |= {"attn_q_norm": (D,), "attn_k_norm": (D,)}
+    return {f"blk.{block}.{name}.weight": shape for name, shape in shapes.items()}
 
 
 class Definition:
@@ -90,7 +121,8 @@ class Definition:
         """`token_embd`, `output`: the target's."""
         self.t, self.kind = file.tensors, file.kind
         self.token_embd = self.t.get("token_embd.weight", token_embd)
-        self.output, self.d2t = self.t.get("output.weight", output), file.d2t
+        self.output = self.t.get("output.weight", output)
+        self.ids = np.arange(len(self.output)) if file.d2t is None else file.d2t
 
     def draft(self, tokens: list[int], features: Doubles, n: int) -> tuple[list[int], Doubles]:
         """n tokens behind a text, and the logits that each was taken from.
@@ -102,39 +134,63 @@ class Definition:
         rows, made, logits = list(g), [], []
         read = list(tokens[1:])
         for _ in range(n):
-            y = self._layer(np.array(read), np.stack(rows))
-            row = rms(y[-1], self.t["output_norm.weight"]) @ self.output.T
+            y = self._layers(np.array(read), np.stack(rows))[-1]
+            normed = rms(y, self.t["output_norm.weight"])
+            row = normed @ self.output.T
+            row[self.ids >= len(self.token_embd) - N_END] = -np.inf
             best = int(row.argmax())
             logits.append(row)
-            made.append(best if self.d2t is None else int(self.d2t[best]))
-            rows.append(y[-1])
+            made.append(int(self.ids[best]))
+            rows.append(normed if self.kind.norm_output else y)
             read.append(made[-1])
         return made, np.stack(logits)
 
     def _encode(self, features: Doubles) -> Doubles:
         if self.kind.norm_before_fc:
             features = rms(features, self.t["enc.output_norm.weight"])
+        if self.kind.fc_norm:
+            taps = np.split(features, self.kind.n_taps, axis=1)
+            normed = [rms(tap, self.t[f"fc_norm.{i}.weight"]) for i, tap in enumerate(taps)]
+            features = np.concatenate(normed, axis=1)
         out: Doubles = features @ self.t["fc.weight"].T
         return out
 
-    def _layer(self, tokens: NDArray[np.int64], g: Doubles) -> Doubles:
-        t, positions = self.t, np.arange(1, len(tokens) + 1)
+    def _layers(self, tokens: NDArray[np.int64], g: Doubles) -> Doubles:
+        t = self.t
         b = rms(g, t["blk.0.attn_norm_2.weight"])
         a = rms(self.token_embd[tokens], t["blk.0.attn_norm.weight"])
         both = np.concatenate([a, b], axis=1)
-        q = _rotate((both @ t["blk.0.attn_q.weight"].T).reshape(-1, H, D), positions)
-        k = _rotate((both @ t["blk.0.attn_k.weight"].T).reshape(-1, HK, D), positions)
-        v = (both @ t["blk.0.attn_v.weight"].T).reshape(-1, HK, D)
-        k, v = (np.repeat(x, H // HK, axis=1) for x in (k, v))
-        scores = np.einsum("qhd,khd->hqk", q, k) / D**0.5
-        scores[:, np.triu(np.ones(scores.shape[1:], bool), 1)] = -np.inf
+        x = self._layer(0, both, b if self.kind.norm_before_residual else g)
+        for block in range(1, self.kind.n_layers):
+            x = self._layer(block, rms(x, t[f"blk.{block}.attn_norm.weight"]), x)
+        return x
+
+    def _layer(self, block: int, entering: Doubles, x: Doubles) -> Doubles:
+        n = len(x)
+        positions = np.arange(1, n + 1)
+
+        def weight(name: str) -> Doubles:
+            return self.t[f"blk.{block}.{name}.weight"]
+
+        q, k, v = (
+            (entering @ weight(name).T).reshape(n, -1, D) for name in ("attn_q", "attn_k", "attn_v")
+        )
+        if self.kind.head_norms:
+            q, k = rms(q, weight("attn_q_norm")), rms(k, weight("attn_k_norm"))
+        k, v = (np.repeat(each, H // HK, axis=1) for each in (_rotate(k, positions), v))
+        scores = np.einsum("qhd,khd->hqk", _rotate(q, positions), k) / D**0.5
+        behind = positions[:, None] - positions
+        is_hidden = behind < 0
+        if self.kind.window:
+            is_hidden = is_hidden | (behind >= self.kind.window)
+        scores[:, is_hidden] = -np.inf
         weights = np.exp(scores - scores.max(-1, keepdims=True))
         weights /= weights.sum(-1, keepdims=True)
-        heads = np.einsum("hqk,khd->qhd", weights, v).reshape(len(g), H * D)
-        y = (b if self.kind.norm_before_residual else g) + heads @ t["blk.0.attn_output.weight"].T
-        n = rms(y, t["blk.0.ffn_norm.weight"])
-        gate, up = n @ t["blk.0.ffn_gate.weight"].T, n @ t["blk.0.ffn_up.weight"].T
-        out: Doubles = y + (gate / (1 + np.exp(-gate)) * up) @ t["blk.0.ffn_down.weight"].T
+        heads = np.einsum("hqk,khd->qhd", weights, v).reshape(n, H * D)
+        y = x + heads @ weight("attn_output").T
+        normed = rms(y, weight("ffn_norm"))
+        gate, up = normed @ weight("ffn_gate").T, normed @ weight("ffn_up").T
+        out: Doubles = y + (gate / (1 + np.exp(-gate)) * up) @ weight("ffn_down").T
         return out
 
 
