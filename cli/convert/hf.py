@@ -86,12 +86,22 @@ def hf(checkpoint: CheckpointOptions, result: HfOutputOptions, voice: VoiceOptio
         raise typer.BadParameter("where to? Give --output OUT, or --dry-run to see the plan")
     if checkpoint.no_mtp and checkpoint.mtp_only:
         raise typer.BadParameter("--no-mtp and --mtp-only exclude each other")
+    convert_checkpoint(checkpoint, result, voice.console())
+
+
+def convert_checkpoint(
+    checkpoint: CheckpointOptions,
+    result: HfOutputOptions,
+    output: Console,
+    *,
+    only_drafters: bool = False,
+) -> None:
     shard_bytes = read_size(result.split_max_size)
-    output = voice.console()
 
     from ...convert.checkpoint import open_place
     from ...convert.files.output_file import OutputFile, check_output
     from ...core.backend.cpu.threads import default_threads
+    from ...core.errors import ConfigError
 
     options = read_options(checkpoint, result, output)
     began = time.perf_counter()
@@ -101,6 +111,8 @@ def hf(checkpoint: CheckpointOptions, result: HfOutputOptions, voice: VoiceOptio
     opened, folder = describe(place, output)
     try:
         plan = make_plan(opened, folder, options, output)
+        if only_drafters and not plan.drafter:
+            raise ConfigError(f"{plan.label} holds a model, no drafter: spec convert hf takes it")
         for note in plan.notes:
             output.remark(f"note: {note}")
         path = target(result.output, folder, plan.kind, is_head=checkpoint.mtp_only)

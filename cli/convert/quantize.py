@@ -94,8 +94,10 @@ def quantize(
     from ...convert.quantize.quantize_plan import check_plan, make_plan
     from ...core.backend.cpu.threads import default_threads
     from ...core.gguf.reader import open_gguf
+    from ...core.models.drafters.foreign_names import in_names_of_today
 
-    with open_gguf(files.source) as source:
+    with open_gguf(files.source) as opened:
+        source = in_names_of_today(opened).file
         with flag_errors():
             plan = make_plan(source, read_options(types, quality))
         reports.say_remarks(plan, output)

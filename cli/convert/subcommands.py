@@ -16,6 +16,9 @@ COMMANDS: Final = {
         ".convert.inspect:InspectCommand",
     ),
     "hf": Subcommand(".convert.hf", "hf", "A checkpoint of safetensors to GGUF."),
+    "drafter": Subcommand(
+        ".convert.drafter", "drafter", "A drafter of any layout in the names of llama.cpp."
+    ),
     "attach": Subcommand(".convert.attach", "attach", "An MTP head into a GGUF that lost it."),
     "extract": Subcommand(
         ".convert.recombine_commands", "extract", "The MTP head into a file of its own."

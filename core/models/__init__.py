@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from ..errors import ModelError
 from .drafters import NETWORKS
+from .drafters.foreign_names import is_draft_dialect
 
 if TYPE_CHECKING:
     from ..backend.interface import Backend
@@ -125,7 +126,7 @@ def survey_model(
 
 def _find_class(file: GgufFile) -> type[Model]:
     name = file.metadata.architecture
-    if name in NETWORKS:
+    if name in NETWORKS or is_draft_dialect(name):
         raise ModelError(
             f"{file.label}: holds a drafter ({name}) for another model; give that with -m, and "
             "this file with -md"

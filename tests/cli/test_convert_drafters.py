@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
+from support.checkpoints import build_checkpoint
 from support.draft_checkpoints import Arrays, Config, build_draft_checkpoint
+from support.draft_dialects import DIALECTS, in_foreign_names
 from support.eagle3_files import write_eagle3
 from support.tiny_models import build_tiny
 
@@ -61,6 +64,49 @@ def test_a_plan_in_json(tmp_path: Path, capsys: Capture) -> None:
     assert found["types"] == {"Q8_0": 19, "F32": 12, "I64": 1}
     assert run([*command, "--dry-run"]) == 0
     assert "a DSpark drafter (dflash), 2 layers" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", DIALECTS)
+def test_a_file_in_foreign_names(name: str, tmp_path: Path, capsys: Capture) -> None:
+    target, out = build_tiny("qwen3", tmp_path).path, tmp_path / "out.gguf"
+    written, foreign = in_foreign_names(name, target, tmp_path)
+    command = ["convert", "drafter", str(foreign), "-o", str(out)]
+    assert run([*command, "--target-model-dir", str(target), "--json"]) == 0
+    shown = capsys.readouterr()
+    assert f", whose names were of {json.loads(shown.out)['written_for']}, " in shown.err
+    with open_gguf(out) as ours, open_gguf(written) as theirs:
+        for key in theirs.metadata:
+            assert np.array_equal(ours.metadata[key], theirs.metadata[key]), key
+        assert ours.tensors.keys() == theirs.tensors.keys()
+        for each, tensor in theirs.tensors.items():
+            assert np.array_equal(ours.tensors[each].data, tensor.data), each
+    assert run(["convert", "drafter", str(out), "-o", str(tmp_path / "again.gguf")]) == 1
+    assert "has llama.cpp's names already" in capsys.readouterr().err
+
+
+def test_a_file_without_a_tokenizer(tmp_path: Path, capsys: Capture) -> None:
+    _, foreign = in_foreign_names("Lucebox", build_tiny("qwen3", tmp_path).path, tmp_path)
+    out = tmp_path / "out.gguf"
+    assert run(["convert", "drafter", str(foreign), "-o", str(out)]) == 0
+    assert "it has no tokenizer, without which llama.cpp does not" in capsys.readouterr().err
+    assert run(["convert", "quantize", str(foreign), "-o", str(tmp_path / "q.gguf"), "-q"]) == 0
+    with open_gguf(tmp_path / "q.gguf") as file:
+        assert file.metadata.architecture == "dflash"
+        assert file.tensors["fc.weight"].format.name == "Q5_0"
+
+
+def test_a_checkpoint_by_the_same_command(tmp_path: Path, capsys: Capture) -> None:
+    made = build_draft_checkpoint("eagle3.1-speculators", tmp_path)
+    command = ["--target-model-dir", str(made.target), "-o"]
+    by_hf, out = tmp_path / "hf.gguf", tmp_path / "out.gguf"
+    assert run(["convert", "hf", str(made.folder), *command, str(by_hf)]) == 0
+    capsys.readouterr()
+    assert run(["convert", "drafter", str(made.folder), *command, str(out)]) == 0
+    assert "note: each tapped row has a norm (fc_norm), which llama.cpp" in capsys.readouterr().err
+    assert out.read_bytes() == by_hf.read_bytes()
+    model = build_checkpoint("qwen3", tmp_path / "model").folder
+    assert run(["convert", "drafter", str(model), "-o", str(tmp_path / "m.gguf")]) == 1
+    assert "holds a model, no drafter: spec convert hf takes it" in capsys.readouterr().err
 
 
 LINES = [
