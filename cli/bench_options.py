@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from .flags import flag, flag_group
+from .spec_options import named_drafts
 
 FORMATS = ("md", "json", "jsonl", "csv", "sql")
 
@@ -51,7 +52,8 @@ class VersusOptions:
     draft_models: list[Path] | None = flag(
         "--spec-draft-model -md --model-draft FILE",
         "Draft model, or a file with an MTP head or another network for this one. May be given "
-        "several times; llama.cpp gets the first.",
+        "several times; llama.cpp gets the first. Without it, networks beside the model's file are "
+        "used; none: no file.",
     )
     fixed: bool = flag("--spec-fixed", "Drafts that do not depend on the clock, in every --vs.")
     costs: Path | None = flag("--spec-costs FILE", "Frozen costs for every --vs.")
@@ -60,6 +62,10 @@ class VersusOptions:
         "Draft lengths of a curve of speed-up by acceptance, instead of a comparison; acceptance "
         "is drawn at random.",
     )
+
+    @property
+    def drafts(self) -> list[Path] | None:
+        return named_drafts(self.draft_models)
 
 
 @flag_group("Method")

@@ -48,7 +48,7 @@ def read_variants(versus: VersusOptions) -> list[SpecVariant]:
     parse = partial(parse_variant, fixed=versus.fixed, costs=costs)
     variants = distinct([_named(text, parse) for text in texts])
     for each in variants:
-        if each.needs_draft_file and not versus.draft_models:
+        if each.needs_draft_file and not versus.drafts:
             raise typer.BadParameter(f"--vs {each.name} needs a model to draft with: give -md FILE")
         if each.options.costs is not None and not each.repeats:
             raise typer.BadParameter(

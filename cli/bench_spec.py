@@ -78,9 +78,7 @@ def bench_spec(  # noqa: PLR0913 - a group of flags each
             deliver(report, results, output)
         model = choose_model(models, output)
         print_choice(models, model, output)
-        runtime = ends.enter_context(
-            open_runtime(model, place, output, wanted, versus.draft_models)
-        )
+        runtime = ends.enter_context(open_runtime(model, place, output, wanted, versus.drafts))
         prompts = pick_prompts(
             given, work, lambda: not is_bundled(model) and PromptRenderer(runtime).has_template
         )
@@ -89,7 +87,7 @@ def bench_spec(  # noqa: PLR0913 - a group of flags each
         if versus.synth is not None:
             report = bench.sweep(variants, prompts, counts(versus.synth, "--synth", 64))
         else:
-            settings = bench.peer_settings(model, versus.draft_models)
+            settings = bench.peer_settings(model, versus.drafts)
             remote += start_peers(peers, requests, ends, settings)
             report = bench.compare(variants, prompts, gates, results.save, remote)
     deliver(report, results, output)

@@ -13,7 +13,7 @@ from .console import READING, print_error
 from .interrupts import rearm
 from .line_input import LineDroppedError, read_message
 from .print_answer import print_answer
-from .summary import summary_lines, turn_line
+from .summary import idle_lines, summary_lines, turn_line
 
 if TYPE_CHECKING:
     from ..core.generation import GenerateParams
@@ -115,7 +115,8 @@ class ChatLoop:
         else:  # stopped before the first token
             self.conversation.take_back("user")
         if self.output.verbose:
-            for line in summary_lines(answer, verbose=True):
+            lines = summary_lines(answer, verbose=True) + idle_lines(self.runtime, answer.stats)
+            for line in lines:
                 self.output.remark(line)
         else:
             self.output.remark(turn_line(answer))

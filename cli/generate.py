@@ -36,7 +36,7 @@ from .spec_options import (
     check_mode,
     warning_of,
 )
-from .summary import summary_lines
+from .summary import idle_lines, summary_lines
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -77,7 +77,7 @@ def generate(  # noqa: PLR0913 - groups of flags
     speculation = build_spec(spec, control)
     check_audit(audit, speculation)
     check_mode(speculation, params)
-    model = choose_model(models, output)  # all that can be checked before comes before
+    model = choose_model(models, output, spec)  # all that can be checked before comes before
     is_on_terminal = not prompts.is_given and sys.stdin.isatty()
     chats_at_once = is_on_terminal and not chats.chat and has_conversations(model)
     setup = read_chat(chats, is_wanted=chats.chat or chats_at_once)
@@ -147,7 +147,8 @@ def answer_once(
     finally:
         output.clear_progress()
     output.remark(f"loaded     {answer.stats.load_ms:.0f} ms")
-    for line in summary_lines(answer, verbose=output.verbose):
+    lines = summary_lines(answer, verbose=output.verbose) + idle_lines(runtime, answer.stats)
+    for line in lines:
         output.remark(line)
     if answer.is_interrupted:
         raise typer.Exit(130)

@@ -24,15 +24,17 @@ if TYPE_CHECKING:
     from .spec_options import SpecFlags
 
 
-def choose_model(models: ModelOptions, output: Console) -> Path:
-    """Return the file of --model or --hf-repo, or the best one that is here."""
+def choose_model(models: ModelOptions, output: Console, spec: SpecFlags | None = None) -> Path:
+    """Return the file of --model or --hf-repo, or the best one that is here. `spec`: whether
+    drafters of the repository are downloaded with it."""
     from ..core.hub_models import is_hub_name
     from ..core.model_names import find_model
 
     if models.hf_repo is not None:
         if models.model is not None:
             raise typer.BadParameter("--model and --hf-repo exclude each other")
-        return _from_hub(models, models.hf_repo, output, models.hf_file)
+        drafts = spec is not None and spec.takes_companions
+        return _from_hub(models, models.hf_repo, output, models.hf_file, with_drafters=drafts)
     if models.hf_file is not None:
         raise typer.BadParameter("--hf-file is a file of --hf-repo, which is not given")
     name = "" if models.model is None else str(models.model)
@@ -43,18 +45,28 @@ def choose_model(models: ModelOptions, output: Console) -> Path:
 
 
 def choose_drafts(spec: SpecFlags, models: ModelOptions, output: Console) -> list[Path] | None:
-    """Return the files of --spec-draft-model and --spec-draft-hf."""
+    """Return the files of --spec-draft-model and --spec-draft-hf; None: those beside the model."""
+    from .spec_options import named_drafts
+
+    named = named_drafts(spec.draft_models)
     if spec.draft_repo is None:
-        return spec.draft_models
-    return [*(spec.draft_models or ()), _from_hub(models, spec.draft_repo, output)]
+        return named
+    return [*(named or ()), _from_hub(models, spec.draft_repo, output)]
 
 
-def _from_hub(models: ModelOptions, name: str, output: Console, file: str | None = None) -> Path:
+def _from_hub(
+    models: ModelOptions,
+    name: str,
+    output: Console,
+    file: str | None = None,
+    *,
+    with_drafters: bool = False,
+) -> Path:
     from ..core.hub_models import HubModel, fetch, parse_hub_name
 
     with flag_errors():
         repo, quant = parse_hub_name(name)
-    wanted = HubModel(repo, quant, file, models.hf_token, models.offline)
+    wanted = HubModel(repo, quant, file, models.hf_token, models.offline, with_drafters)
     shows_bars = not output.quiet and sys.stderr.isatty()
     return fetch(wanted, output.remark, shows_bars=shows_bars)
 

@@ -76,7 +76,7 @@ def serve(  # noqa: PLR0913 - groups of flags
         listen, limits, cache, templates, vectors, sampling, switches, verbose=voice.verbose
     )
     place = share_context(place, listen)
-    model, drafts = choose_model(models, output), choose_drafts(spec, models, output)
+    model, drafts = choose_model(models, output, spec), choose_drafts(spec, models, output)
     if is_bundled(model):
         settings = replace(settings, writes_text=True)
     for path in (model, *(drafts or ())):

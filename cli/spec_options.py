@@ -20,12 +20,12 @@ from ..core.speculation.options import (
     NGRAM_CACHE,
     NGRAM_MOD,
     NONE,
-    OF_OWN_FILES,
     SUFFIX,
     NgramModSizes,
     NgramSizes,
     SpecOptions,
     SuffixSizes,
+    parse_types,
 )
 from .flags import flag, flag_group
 from .usage import flag_errors
@@ -59,7 +59,8 @@ class SpecFlags:
     draft_models: list[Path] | None = flag(
         "--spec-draft-model -md --model-draft FILE",
         "Draft model file, GGUF, or a file with an MTP head, an EAGLE3 or a DFlash drafter or a "
-        "Gemma 4 assistant for the model. May be given several times, once for each kind.",
+        "Gemma 4 assistant for the model. May be given several times, once for each kind. Without "
+        "it, networks beside the model's file are used; none: no file.",
     )
     draft_repo: str | None = flag(
         "--spec-draft-hf --hf-repo-draft -hfd -hfrd OWNER/NAME",
@@ -109,6 +110,13 @@ class SpecFlags:
         "--lookup-cache-dynamic -lcd FILE",
         "N-gram file of ngram-cache, read at the start and written at the end.",
     )
+
+    @property
+    def takes_companions(self) -> bool:
+        """Whether networks beside the model would draft."""
+        is_named = self.draft_models is not None or self.draft_repo is not None
+        networks = {AUTO, *FROM_FILES} - {DRAFT}
+        return not is_named and not networks.isdisjoint(parse_types(self.types()))
 
     def types(self) -> tuple[str, ...]:
         given = [name for text in self.spec_type or () for name in text.split(",")]
@@ -186,6 +194,11 @@ class AuditFlags:
 FIXED: Final = ControlFlags(fixed=True)
 
 
+def named_drafts(given: list[Path] | None) -> list[Path] | None:
+    """Return the files of --spec-draft-model; None for those beside the model."""
+    return [] if given == [Path(NONE)] else given
+
+
 def build_spec(flags: SpecFlags, control: ControlFlags = FIXED) -> SpecOptions:
     """Return the options; wrong values raise a usage error."""
     with flag_errors():
@@ -241,17 +254,12 @@ def _kind_of_acceptance(options: SpecOptions) -> Acceptance:
 
 
 def _check_draft(options: SpecOptions, flags: SpecFlags) -> None:
-    has_file = bool(flags.draft_models)
+    has_file = bool(named_drafts(flags.draft_models))
     if DRAFT in options.types and not has_file:
         raise typer.BadParameter("--spec-type draft needs a model to draft with: give -md FILE")
     if has_file and not {AUTO, *FROM_FILES} & set(options.types):
         names, known = ",".join(options.types), ", ".join(FROM_FILES)
         raise typer.BadParameter(f"-md is for --spec-type {known} or auto, not {names}")
-    for name in OF_OWN_FILES:
-        if name in options.types and not has_file:
-            raise typer.BadParameter(
-                f"--spec-type {name} needs the file of a drafter: give -md FILE"
-            )
 
 
 def _check_use(options: SpecOptions) -> None:

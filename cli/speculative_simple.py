@@ -61,7 +61,7 @@ def speculative_simple(
     speculation = build_spec(spec)
     text = prompts.read()
     output = voice.console()
-    model, drafts = choose_model(models, output), choose_drafts(spec, models, output)
+    model, drafts = choose_model(models, output, spec), choose_drafts(spec, models, output)
     if texts.color and not output.has_colours:
         output.remark("--color shows nothing here: stdout is no terminal with colours")
     print_choice(models, model, output)

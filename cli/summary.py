@@ -9,6 +9,7 @@ from .print_answer import PrintedAnswer
 if TYPE_CHECKING:
     from ..core.generation import Stats
     from ..core.runtime import Runtime
+    from ..core.speculation.draft_file import DraftFile
 
 
 SHOWN_PLACES: Final = 8  # of a draft; n-grams draft 64
@@ -22,7 +23,13 @@ def model_lines(runtime: Runtime) -> list[str]:
         *(f"           {line}" for line in runtime.backend.holdings),
         f"context    {runtime.n_ctx} tokens, vocabulary {runtime.n_vocab}",
         f"memory     {runtime.budget.describe()}",
+        *map(_draft_file_line, runtime.draft_files),
     ]
+
+
+def _draft_file_line(draft: DraftFile) -> str:
+    found = " (found beside the model; -md none leaves it out)" if draft.is_companion else ""
+    return f"drafter    {draft.drafter}: {draft.file.label}{found}"
 
 
 def summary_lines(answer: PrintedAnswer, *, verbose: bool) -> list[str]:
@@ -38,6 +45,15 @@ def summary_lines(answer: PrintedAnswer, *, verbose: bool) -> list[str]:
     # Greedy decoding draws no random number.
     seed = f", seed {sampling.seed}" if sampling.temperature else ""
     return [*lines, f"stopped    {answer.stop_reason}{seed}"]
+
+
+def idle_lines(runtime: Runtime, stats: Stats) -> list[str]:
+    """Return a line for each drafter that was loaded and hardly drafted, with the reason."""
+    return [
+        f"idle       {name}: drafts would run at {outlook.speed:.2f}x of plain decoding, with "
+        f"{outlook.length:.2f} tokens per step"
+        for name, outlook in runtime.idle_drafters(stats).items()
+    ]
 
 
 def turn_line(answer: PrintedAnswer) -> str:

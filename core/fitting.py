@@ -7,17 +7,27 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from .backend.interface import Working
-from .errors import ModelError
+from .backend.layers import StateShape
+from .errors import ConfigError, ModelError, NextnError
+from .models.model_weights import Demand
+from .speculation.draft_file import DraftFile, leave_out, load_draft
+from .speculation.drafters.draft_model_state import draft_sizes
+from .speculation.options import SpecOptions
+from .speculation.setting import LoadedModel
 from .state.budget import TooLargeError, check_weights, make_budget
+from .state.host_memory import available_memory
 from .state.sizes import PAGE_LEN, PREFILL_CHUNK, StateSizes
 
 if TYPE_CHECKING:
     from .backend.interface import Backend
     from .gguf.reader import GgufFile
-    from .models.model_weights import Demand
+    from .models.model import Model
 
 CHECKPOINTS: Final = 2  # per sequence: one where prompts diverge, one at the end
 LEAST_CONTEXT: Final = 512  # tokens; a default context is not made shorter
+
+DEFAULT_CONTEXT: Final = 8192  # tokens, where neither the model nor the caller sets less
+_HOST_DEVICES: Final = ("cpu", "torch:cpu")  # backends with arrays in host memory
 
 logger = logging.getLogger(__name__)
 
@@ -91,3 +101,86 @@ def working_of(demands: Sequence[Demand], sizes: StateSizes) -> Working:
         sum(one.n_graphs for one in each),
         max((one.reserve for one in each), default=0),
     )
+
+
+def available_for(backend: Backend) -> int | None:
+    if backend.name in _HOST_DEVICES:
+        return available_memory()
+    return backend.free_device_bytes()
+
+
+def available_beside(backend: Backend) -> int | None:
+    """Return the bytes that are free beside the loaded weights; None if unknown."""
+    available = available_for(backend)
+    if available is not None:  # the system counts pages of a mapped file as free
+        available = max(0, available - backend.mapped_bytes)
+    return available
+
+
+def load_drafts_beside(
+    drafts: Sequence[DraftFile],
+    target: LoadedModel,
+    backend: Backend,
+    spec: SpecOptions,
+    n_ctx: int,
+    demands: list[Demand],
+) -> tuple[list[DraftFile], LoadedModel | None]:
+    """Return those that were loaded, and the draft model among them. One that was found beside the
+    model, not named, is left out where it does not fit, with a warning."""
+    used, model = [], None
+    for each in drafts:
+        n_before = len(demands)
+        try:
+            model = load_draft_beside(each, target, backend, spec, n_ctx, demands) or model
+        except NextnError as error:
+            if not each.is_companion:
+                raise
+            del demands[n_before:]
+            leave_out(each, error)
+        else:
+            used.append(each)
+    return used, model
+
+
+def load_draft_beside(
+    draft: DraftFile,
+    target: LoadedModel,
+    backend: Backend,
+    spec: SpecOptions,
+    n_ctx: int,
+    demands: list[Demand],
+) -> LoadedModel | None:
+    """Return the draft model; raises if it does not fit beside the target and one sequence's state.
+
+    Its memory needs are appended to `demands`.
+    """
+    sizes = sizes_of(n_ctx, 1)
+
+    def check(demand: Demand) -> None:
+        demands.append(demand)
+        available = available_beside(backend)
+        if available is None:
+            return
+        working = working_of(demands, sizes)
+        shape = target.model.state_shape
+        state = make_budget(backend, shape, sizes, available, working=working)
+        own = draft_sizes(sizes, n_ctx, spec.n_max)
+        left = backend.left_beside(state.needed, available)
+        # A head's keys and values belong to the state of the target, which is checked afterwards.
+        shape = demand.model.state_shape if draft.is_model else StateShape(())
+        weights = demand.weight_bytes
+        try:
+            check_weights(backend, shape, weights, demand.stored_bytes, left)
+            make_budget(backend, shape, own, max(0, left - weights), weights)
+        except (ModelError, ConfigError) as error:
+            raise type(error)(f"{draft.file.label}, beside the model itself: {error}") from None
+
+    return load_draft(draft, target, backend, check)
+
+
+def context_length(model: Model, n_ctx: int | None) -> int:
+    if n_ctx is None:
+        return min(model.hparams.n_ctx_train, DEFAULT_CONTEXT)
+    if n_ctx < 1:
+        raise ConfigError(f"the context size must be at least 1, got {n_ctx}")
+    return n_ctx

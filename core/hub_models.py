@@ -8,17 +8,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Final
 
 from msgspec import Struct
 
 from .errors import ConfigError
 from .gguf.printable import printable
+from .gguf.reader import open_gguf
 
 _NAME: Final = re.compile(r"(?P<repo>[\w.-]+/[\w.-]+)(:(?P<quant>[\w.-]+))?")
 _TIMEOUT_S: Final = 10.0
 _PREFERRED: Final = ("Q4_K_M", "Q8_0")
+DRAFTER_FOLDERS: Final = ("mtp", "draft", "drafts", "drafter", "drafters")  # within a model's
+_KINDS: Final = ("mtp", "dspark", "dflash", "eagle3")  # of drafters, as their files are called
+_DRAFTER: Final = re.compile(rf"(^|/)({'|'.join(_KINDS)})[-./]", re.IGNORECASE)
 _OTHERS: Final = re.compile(r"(^|/)(mmproj|imatrix)[^/]*$", re.IGNORECASE)  # beside a model
 _PART: Final = re.compile(r"-\d{5}-of-(\d{5})\.gguf$")
 _QUANT: Final = re.compile(r"[-.]((UD-)?(I?Q\d\w*|TQ\d\w*|BF16|F16|F32|MXFP4\w*|NVFP4))[-.]", re.I)
@@ -32,6 +36,7 @@ class HubModel(Struct, frozen=True):
     file: str | None = None  # instead of the choice among files
     token: str | None = None
     offline: bool = False
+    with_drafters: bool = False  # those of the repository, too, one of each kind
 
     @property
     def shown(self) -> str:
@@ -52,7 +57,9 @@ def parse_hub_name(text: str) -> tuple[str, str | None]:
 
 def choose_files(names: Iterable[str], wanted: HubModel) -> list[str]:
     """Returns the file of a model, and its further parts, in order."""
-    models = sorted(n for n in names if n.lower().endswith(".gguf") and not _OTHERS.search(n))
+    listed = sorted(n for n in names if n.lower().endswith(".gguf") and not _OTHERS.search(n))
+    whole = [name for name in listed if not _DRAFTER.search(name)]
+    models = whole if whole and wanted.file is None else listed
     if wanted.file is not None:
         if wanted.file not in models:
             raise ConfigError(f"{wanted.repo} has no file {printable(wanted.file)}{_has(models)}")
@@ -69,6 +76,26 @@ def choose_files(names: Iterable[str], wanted: HubModel) -> list[str]:
     if wanted.quant:
         raise ConfigError(f"{wanted.repo} has no file of {wanted.quant}{_has(models)}")
     return _parts(models[0], models)
+
+
+def choose_drafters(names: Iterable[str], model: str) -> list[str]:
+    """Returns one file of each kind beside a model's: of the same quantisation, else Q8_0, else the
+    first."""
+    own = PurePosixPath(model).parent
+    marks = [found[1].lower() for found in [_QUANT.search(model)] if found] + ["q8_0"]
+    chosen: dict[str, str] = {}
+    for name in sorted(n for n in names if n.lower().endswith(".gguf") and not _PART.search(n)):
+        kind, folder = _kind(name), PurePosixPath(name).parent
+        is_below = folder.parent == own and folder.name.lower() in DRAFTER_FOLDERS
+        if not kind or not (folder == own or is_below):
+            continue
+        ranks = [
+            next((i for i, mark in enumerate(marks) if mark in each.lower()), len(marks))
+            for each in (name, chosen.get(kind, name))
+        ]
+        if kind not in chosen or ranks[0] < ranks[1]:
+            chosen[kind] = name
+    return list(chosen.values())
 
 
 def fetch(
@@ -92,6 +119,10 @@ def fetch(
         announce(f"hub        {wanted.repo}: {', '.join(names)}")
         cache = constants.HF_HUB_CACHE
         paths = [api.hf_hub_download(wanted.repo, name, cache_dir=cache) for name in names]
+        if wanted.with_drafters:
+            for name in _drafters_for(Path(paths[0]), names[0], [n.rfilename for n in listed]):
+                announce(f"hub        {wanted.repo}: {name}, which drafts for it")
+                api.hf_hub_download(wanted.repo, name, cache_dir=cache)
     except errors.GatedRepoError:
         raise ConfigError(
             f"{wanted.repo} is gated: accept its terms on its page, and give a token of yours "
@@ -113,6 +144,22 @@ def fetch(
             raise
         return _cached(wanted, _reason(error))
     return Path(paths[0])
+
+
+def _kind(name: str) -> str:
+    """Of a drafter, by its file's name; "" for a model."""
+    found = _DRAFTER.search(name)
+    return found[2].lower() if found else ""
+
+
+def _drafters_for(path: Path, model: str, names: list[str]) -> list[str]:
+    """Those that a downloaded model has a use for: a head of its own is in its file."""
+    chosen = choose_drafters(names, model)
+    if chosen:
+        with open_gguf(path) as file:
+            has_head = file.metadata.int("nextn_predict_layers", 0) > 0
+        chosen = [name for name in chosen if not has_head or _kind(name) != "mtp"]
+    return chosen
 
 
 def _cached(wanted: HubModel, failure: str) -> Path:

@@ -8,7 +8,7 @@ from collections.abc import Sequence as Tokens
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Self
 
 import numpy as np
 from msgspec.structs import replace
@@ -16,13 +16,21 @@ from msgspec.structs import replace
 from .backend import create_backend
 from .backend.cpu.threads import usable_threads
 from .backend.interface import Backend, Taps
-from .backend.layers import Floats, KvTypes, StateShape
+from .backend.layers import Floats, KvTypes
 from .engine.config import EngineConfig
 from .engine.engine import Engine, check_axes, check_prompt
 from .engine.sequence import RowObserver, Sequence
 from .engine.sequence_reader import SequenceReader
 from .errors import ConfigError, ModelError, NextnError
-from .fitting import fitting_context, sizes_of, working_of
+from .fitting import (
+    available_beside,
+    available_for,
+    context_length,
+    fitting_context,
+    load_drafts_beside,
+    sizes_of,
+    working_of,
+)
 from .generation import Event, GenerateParams, Stats
 from .gguf.checks import check_vocabulary
 from .gguf.reader import GgufFile, open_gguf
@@ -36,23 +44,22 @@ from .ranks.devices import OneIsTooSmallError, check_devices, each_device, n_oth
 from .ranks.load import load_ranked, on_several, open_ranks
 from .sampling.file_defaults import file_defaults
 from .speculation.build import build_speculator, resolve_types
-from .speculation.draft_file import DraftFile, draft_budget, load_draft, open_drafts
-from .speculation.drafters.draft_model_state import draft_sizes
+from .speculation.composite import CompositeSpeculator
+from .speculation.draft_file import DraftFile, draft_budget, leave_out, open_drafts
 from .speculation.interface import Speculator
-from .speculation.options import AUTO, BY_DEFAULT, MTP, NO_SPECULATION, SpecOptions
+from .speculation.options import AUTO, BY_DEFAULT, FROM_FILES, MTP, NO_SPECULATION, SpecOptions
+from .speculation.rounds import Outlook, Policy
 from .speculation.setting import LoadedModel, Setting
 from .speculation.token_counts import TokenCounts
-from .state.budget import MemoryBudget, check_weights, make_budget
+from .state.budget import MemoryBudget, make_budget
 from .state.embedded_rows import ModelPrompt
 from .state.fingerprint import model_fingerprint
-from .state.host_memory import available_memory
 from .state.sizes import MIB, PREFILL_CHUNK, StateSizes, with_cache
 from .state.windows import WindowedPages
 from .tokenizer import Tokenizer, load_tokenizer
 
-DEFAULT_CONTEXT: Final = 8192  # tokens, where neither the model nor the caller sets less
 PROMPT_ROWS = 512  # rows of one step of a reader
-_HOST_DEVICES: Final = ("cpu", "torch:cpu")  # backends with arrays in host memory
+IDLE_STEPS, IDLE_SHARE = 16, 10  # a drafter is idle that drafts a token in ten steps or less
 
 Progress = Callable[[str, float], None]  # stage, and the fraction of it that is done
 
@@ -77,11 +84,9 @@ def load_runtime(  # noqa: PLR0913 - keyword options of the user
     values may be of type f16 or q8_0; with `repack_cache`, its form of the weights is kept on disk
     and mapped the next time. `spec` names the drafters (None: every one that the files offer),
     `draft` is the file of a draft model, an MTP head or another network, or several of them, one of
-    each kind: none changes the text.
+    each kind (None: networks beside the model's file; an empty list: none): none changes the text.
     """
-    drafts: list[str | Path] = []
-    if draft is not None:
-        drafts = [draft] if isinstance(draft, str | Path) else list(draft)
+    drafts = [draft] if isinstance(draft, str | Path) else None if draft is None else list(draft)
     path, spec = find_model(path), spec or BY_DEFAULT
     start = time.perf_counter()
     kv_types = KvTypes.parse(cache_type_k, cache_type_v)
@@ -118,21 +123,29 @@ def _load(
     backend: Backend,
     n_ctx: int | None,
     spec: SpecOptions,
-    drafts: list[str | Path],
+    drafts: list[str | Path] | None,
 ) -> Runtime:
     file = open_gguf(path)
     check_vocabulary(file)
     tokenizer = load_tokenizer(file.metadata)
-    draft_files = open_drafts(drafts, spec)
+    draft_files = open_drafts(drafts, spec, file)
     with_nextn = not {MTP, AUTO}.isdisjoint(spec.types)
     with_nextn &= all(each.drafter != MTP for each in draft_files)
-    reserve = sum(each.file.n_bytes for each in draft_files)
+    reserve = sum(each.file.n_bytes for each in draft_files if not each.is_companion)
     demands: list[Demand] = []
     model, length = _build(file, backend, n_ctx, demands, with_nextn=with_nextn, reserve=reserve)
-    target, drafter = LoadedModel(file, model, tokenizer), None
-    for each in draft_files:
-        drafter = _load_draft(each, target, backend, spec, length, demands) or drafter
-    return Runtime(file, model, backend, tokenizer, length, spec, drafter, demands)
+    target = LoadedModel(file, model, tokenizer)
+    used, drafter = load_drafts_beside(draft_files, target, backend, spec, length, demands)
+    try:
+        runtime = Runtime(file, model, backend, tokenizer, length, spec, drafter, demands)
+    except ConfigError as error:
+        if not any(each.is_companion for each in used):
+            raise
+        for each in used:
+            leave_out(each, error)
+        return _load(path, backend, n_ctx, spec, [])
+    runtime.draft_files = tuple(used)
+    return runtime
 
 
 def _build(
@@ -149,10 +162,10 @@ def _build(
         assert isinstance(backend, RankedBackend)
 
         def sizes(model: Model) -> StateSizes:
-            return StateSizes(_context_length(model, n_ctx))
+            return StateSizes(context_length(model, n_ctx))
 
         model = load_ranked(file, backend, sizes, with_nextn=with_nextn, reserve=reserve)
-        return model, _context_length(model, n_ctx)
+        return model, context_length(model, n_ctx)
 
     length = 0
 
@@ -166,8 +179,8 @@ def _build(
                 file,
                 demand,
                 backend,
-                _context_length(demand.model, n_ctx),
-                _available_for(backend),
+                context_length(demand.model, n_ctx),
+                available_for(backend),
                 may_shrink=may_shrink,
             )
         except (ModelError, ConfigError) as error:
@@ -197,11 +210,13 @@ class Runtime:
         self.file, self.model, self.backend, self.spec = file, model, backend, spec
         self.draft, self._demands = draft, tuple(demands)
         self.tokenizer, self.n_ctx = tokenizer, n_ctx
+        self.draft_files: tuple[DraftFile, ...] = ()  # what drafts beside the model's own file
         self.load_ms = 0.0
         self.stats = Stats()  # of the latest generation
         self.budget = self.plan(1)
         self._engine: Engine | None = None
         self._short_reader: SequenceReader | None = None
+        self._policy: Policy | None = None  # of the engine that speculates
         self._is_closed = False
         self._iterated: set[int] = set()  # ids of sequences with an iterator
 
@@ -278,7 +293,7 @@ class Runtime:
             target = LoadedModel(self.file, self.model, self.tokenizer)
             state = draft_budget(target, self.draft, self.backend, self.spec, sizes)
             n_draft = self.backend.reserved = state.kv + state.recurrent
-        available = _available_beside(self.backend)
+        available = available_beside(self.backend)
         working = working_of(self._demands, sizes)
         return make_budget(self.backend, shape, sizes, available, draft=n_draft, working=working)
 
@@ -308,7 +323,24 @@ class Runtime:
 
     def ready_engine(self, budget: MemoryBudget) -> Engine:
         """Return an engine that speculates by `self.spec`, with all kernels compiled."""
-        return self.new_engine(budget, build_speculator(self.setting(budget.sizes.n_slots)))
+        speculator = build_speculator(self.setting(budget.sizes.n_slots))
+        if isinstance(speculator, CompositeSpeculator):
+            self._policy = speculator.policy
+        return self.new_engine(budget, speculator)
+
+    def idle_drafters(self, stats: Stats) -> dict[str, Outlook]:
+        """Return the drafters that were loaded and hardly used in a generation, and what the policy
+        expects of each."""
+        found: dict[str, Outlook] = {}
+        if self._policy is None or stats.steps < IDLE_STEPS:
+            return found
+        for name in FROM_FILES:
+            source = stats.by_source.get(name)
+            is_used = source is not None and source.drafted * IDLE_SHARE > stats.steps
+            outlook = self._policy.outlook(name) if name in self.spec_types else None
+            if outlook is not None and not is_used:
+                found[name] = outlook
+        return found
 
     def logits(self, token_ids: Tokens[int] | ModelPrompt) -> Floats:
         """Return the logits of every row of one fresh sequence, (T, V)."""
@@ -438,61 +470,3 @@ class Runtime:
         ):
             fraction = min(sequence.state.n_cells / sequence.n_prompt, 1.0)
             self.backend.report("reading the prompt", fraction)
-
-
-def _available_for(backend: Backend) -> int | None:
-    if backend.name in _HOST_DEVICES:
-        return available_memory()
-    return backend.free_device_bytes()
-
-
-def _available_beside(backend: Backend) -> int | None:
-    """Return the bytes that are free beside the loaded weights; None if unknown."""
-    available = _available_for(backend)
-    if available is not None:  # the system counts pages of a mapped file as free
-        available = max(0, available - backend.mapped_bytes)
-    return available
-
-
-def _load_draft(
-    draft: DraftFile,
-    target: LoadedModel,
-    backend: Backend,
-    spec: SpecOptions,
-    n_ctx: int,
-    demands: list[Demand],
-) -> LoadedModel | None:
-    """Return the draft model; raises if it does not fit beside the target and one sequence's state.
-
-    Its memory needs are appended to `demands`.
-    """
-    sizes = sizes_of(n_ctx, 1)
-
-    def check(demand: Demand) -> None:
-        demands.append(demand)
-        available = _available_beside(backend)
-        if available is None:
-            return
-        working = working_of(demands, sizes)
-        shape = target.model.state_shape
-        state = make_budget(backend, shape, sizes, available, working=working)
-        own = draft_sizes(sizes, n_ctx, spec.n_max)
-        left = backend.left_beside(state.needed, available)
-        # A head's keys and values belong to the state of the target, which is checked afterwards.
-        shape = demand.model.state_shape if draft.is_model else StateShape(())
-        weights = demand.weight_bytes
-        try:
-            check_weights(backend, shape, weights, demand.stored_bytes, left)
-            make_budget(backend, shape, own, max(0, left - weights), weights)
-        except (ModelError, ConfigError) as error:
-            raise type(error)(f"{draft.file.label}, beside the model itself: {error}") from None
-
-    return load_draft(draft, target, backend, check)
-
-
-def _context_length(model: Model, n_ctx: int | None) -> int:
-    if n_ctx is None:
-        return min(model.hparams.n_ctx_train, DEFAULT_CONTEXT)
-    if n_ctx < 1:
-        raise ConfigError(f"the context size must be at least 1, got {n_ctx}")
-    return n_ctx

@@ -163,7 +163,7 @@ def run(
         with (
             output.cleared(),
             open_runtime(
-                options.file, place, output, drafts=[options.draft] if options.draft else None
+                options.file, place, output, drafts=[options.draft] if options.draft else []
             ) as runtime,
         ):
             for trial in trials(runtime, options.predict):

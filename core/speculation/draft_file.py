@@ -13,8 +13,10 @@ from ..errors import ConfigError, ModelError
 from ..gguf.checks import check_vocabulary
 from ..gguf.reader import open_gguf
 from ..models import add_networks, build_model, network_of
+from ..models.drafters.foreign_names import in_names_of_today
 from ..state.budget import MemoryBudget, make_budget
 from ..tokenizer import load_tokenizer
+from .companions import find_companions
 from .drafters.draft_model_state import draft_sizes
 from .drafters.translation import MAX_OPEN
 from .drafters.vocabulary_difference import find_difference
@@ -51,6 +53,7 @@ class DraftFile(Struct, frozen=True):
     file: GgufFile
     drafter: str  # that it is for
     has_tokens: bool
+    is_companion: bool = False  # found beside the model, and left out if it does not fit
 
     @property
     def is_model(self) -> bool:
@@ -58,8 +61,16 @@ class DraftFile(Struct, frozen=True):
         return self.drafter == DRAFT
 
 
-def open_drafts(paths: Sequence[str | Path], options: SpecOptions) -> list[DraftFile]:
-    """Those of the files that some type of speculation uses. A ConfigError names two of a kind."""
+def open_drafts(
+    paths: Sequence[str | Path] | None, options: SpecOptions, target: GgufFile
+) -> list[DraftFile]:
+    """Those of the files that some type of speculation uses; None: those beside the target's. A
+    ConfigError names two of a kind."""
+    if paths is None:
+        return [
+            DraftFile(file, network_of(file) or DRAFT, check_vocabulary(file) > 0, True)
+            for file in find_companions(target, options)
+        ]
     found: dict[str, DraftFile] = {}
     for path in paths:
         each = open_draft(path, options)
@@ -83,7 +94,9 @@ def open_draft(path: str | Path, options: SpecOptions) -> DraftFile | None:
             ", ".join(FROM_FILES),
         )
         return None
-    file = open_gguf(path)
+    file, written_for = in_names_of_today(open_gguf(path))
+    if written_for:
+        logger.info("%s: names of %s are read as llama.cpp's", file.label, written_for)
     has_tokens = check_vocabulary(file) > 0
     network = network_of(file)
     types = named_by_file(options.types, [network] if network else [])
@@ -102,6 +115,14 @@ def open_draft(path: str | Path, options: SpecOptions) -> DraftFile | None:
         file.close()
         return None
     return DraftFile(file, network or DRAFT, has_tokens)
+
+
+def leave_out(draft: DraftFile, error: Exception) -> None:
+    """For one that was found beside the model and cannot draft for it."""
+    label = draft.file.label
+    why = str(error).removeprefix(f"{label}: ").removeprefix(f"{label}, ")
+    logger.warning("%s lies beside the model, and is left out: %s", label, why)
+    draft.file.close()
 
 
 def load_draft(

@@ -69,6 +69,13 @@ class Round(Struct):
         return None
 
 
+class Outlook(NamedTuple):
+    """What drafts of one source are expected to bring, by what was measured."""
+
+    speed: float  # of plain decoding
+    length: float  # tokens of a step
+
+
 class Policy(ABC):
     """For each step: `plan`, then drafting, the step, and then what became of it."""
 
@@ -99,6 +106,10 @@ class Policy(ABC):
     def pause(self, ms: float, n_sequences: int) -> int:
         """Rounds that may pass without a question, after one that took `ms` and gave no draft."""
         return 0
+
+    def outlook(self, source: str) -> Outlook | None:
+        """None where nothing was measured."""
+        return None
 
     def close(self) -> None:
         """No more rounds."""

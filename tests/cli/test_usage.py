@@ -147,8 +147,8 @@ WRONG = {
     "generate -m m.gguf --spec-type ngram-mod -md d.gguf hi": (
         "-md is for --spec-type draft, mtp, eagle3, dflash, gemma4-assistant or auto, not ngram-mod"
     ),
-    "generate -m m.gguf --spec-type gemma4-assistant hi": (
-        "--spec-type gemma4-assistant needs the file of a drafter: give -md FILE"
+    "generate -m m.gguf --spec-type draft -md none hi": (
+        "--spec-type draft needs a model to draft with: give -md FILE"
     ),
     "generate -m m.gguf --spec-draft-n-max 65 hi": (
         "--spec-draft-n-max must be between 0 and 64, got 65"

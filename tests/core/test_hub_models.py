@@ -12,7 +12,14 @@ from support.hub import Hub, serve_hub
 
 from nextn.core import nano
 from nextn.core.errors import ConfigError
-from nextn.core.hub_models import HubModel, choose_files, fetch, is_hub_name, parse_hub_name
+from nextn.core.hub_models import (
+    HubModel,
+    choose_drafters,
+    choose_files,
+    fetch,
+    is_hub_name,
+    parse_hub_name,
+)
 
 FILES = [
     "README.md", "mmproj-F16.gguf", "m-Q4_K_S.gguf", "m-Q8_0.gguf", "m-Q4_K_M.gguf",
@@ -34,6 +41,9 @@ REPO = "owner/name"
         (FILES, None, "x.q5_0.gguf", ["x.q5_0.gguf"]),
         (["b-Q8_0.gguf", "a-Q2_K.gguf"], None, None, ["b-Q8_0.gguf"]),
         (["b-Q6_K.gguf", "a-Q2_K.gguf"], None, None, ["a-Q2_K.gguf"]),
+        (["eagle3-m-Q4_K_M.gguf", "MTP/m-Q8_0.gguf", "m-Q6_K.gguf"], None, None, ["m-Q6_K.gguf"]),
+        (["eagle3-m.gguf", "m-Q6_K.gguf"], None, "eagle3-m.gguf", ["eagle3-m.gguf"]),
+        (["dflash-m-Q4_0.gguf", "dflash-m-Q8_0.gguf"], None, None, ["dflash-m-Q8_0.gguf"]),
     ],
 )
 def test_which_file_is_meant(
@@ -54,6 +64,34 @@ def test_which_file_is_meant(
 def test_files_that_are_not_there(names: list[str], wanted: HubModel, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         choose_files(names, wanted)
+
+
+@pytest.mark.parametrize(
+    ("names", "model", "chosen"),
+    [
+        (["m-Q4_K_M.gguf", "other.gguf", "mmproj-m.gguf"], "m-Q4_K_M.gguf", []),
+        (
+            ["eagle3-m-Q8_0.gguf", "eagle3-m-Q4_K_M.gguf", "dflash.gguf"],
+            "m-Q4_K_M.gguf",
+            ["dflash.gguf", "eagle3-m-Q4_K_M.gguf"],
+        ),
+        (["MTP/m-BF16.gguf", "MTP/m-Q8_0.gguf"], "m-Q2_K.gguf", ["MTP/m-Q8_0.gguf"]),
+        (["BF16/mtp-m.gguf", "mtp-m.gguf"], "BF16/m-BF16.gguf", ["BF16/mtp-m.gguf"]),
+    ],
+)
+def test_which_drafters_go_with_a_model(names: list[str], model: str, chosen: list[str]) -> None:
+    assert choose_drafters(names, model) == chosen
+
+
+def test_drafters_are_downloaded_with_the_model(hub: Hub) -> None:
+    """But no head of its own for a model that has one."""
+    hub.files |= {"eagle3-nano.gguf": b"any", "mtp-nano.gguf": b"any", "dflash/x.gguf": b"any"}
+    lines: list[str] = []
+    path = fetch(HubModel(REPO, with_drafters=True), lines.append)
+    assert lines[1:] == ["hub        owner/name: eagle3-nano.gguf, which drafts for it"]
+    assert sorted(each.name for each in path.parent.iterdir()) == [
+        "eagle3-nano.gguf", "nano-Q8_0.gguf",
+    ]  # fmt: skip
 
 
 def test_names() -> None:

@@ -17,6 +17,7 @@ from support.tiny_models import TinyModel, build_tiny
 from support.vocab import EOS_ID, N_VOCAB
 
 import nextn.core
+from nextn.core import fitting
 from nextn.core import runtime as runtime_module
 from nextn.core.errors import ConfigError, NextnError, NonFiniteError
 from nextn.core.generation import CONTEXT, EOS, LIMIT, STOP, Event, GenerateParams
@@ -239,7 +240,7 @@ def test_nan_raises(tmp_path: Path) -> None:
 
 
 def test_memory_that_is_not_there(runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runtime_module, "available_memory", lambda: 1000)
+    monkeypatch.setattr(fitting, "available_memory", lambda: 1000)
     with pytest.raises(ConfigError, match=r"not enough memory for 2 x 64 tokens.*free"):
         runtime.plan(2)
 
@@ -279,7 +280,7 @@ def test_an_engine_keeps_what_it_runs_on(tiny: Tiny) -> None:
 def test_mapped_weights_are_not_free_memory(
     runtime: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(runtime_module, "available_memory", lambda: 10**9)
+    monkeypatch.setattr(fitting, "available_memory", lambda: 10**9)
     monkeypatch.setattr(runtime.backend, "mapped_bytes", 10**8)
     assert runtime.plan(1).available == 9 * 10**8
 

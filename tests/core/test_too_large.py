@@ -15,7 +15,7 @@ from support.sparse_file import write_sparse_qwen35
 from support.tiny_models import TinyModel
 
 import nextn.core
-from nextn.core import runtime as runtime_module
+from nextn.core import fitting
 from nextn.core.backend import create_backend
 from nextn.core.errors import ConfigError, ModelError
 from nextn.core.gguf.reader import open_gguf
@@ -37,7 +37,7 @@ sys.exit(code)
 
 
 def available(monkeypatch: pytest.MonkeyPatch, n_bytes: int) -> None:
-    monkeypatch.setattr(runtime_module, "available_memory", lambda: n_bytes)
+    monkeypatch.setattr(fitting, "available_memory", lambda: n_bytes)
 
 
 def demand_of(path: Path, device: str) -> Demand:
@@ -113,6 +113,6 @@ def test_nothing_is_read_of_what_is_refused(tiny: Tiny, monkeypatch: pytest.Monk
 
 
 def test_where_the_system_does_not_say(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runtime_module, "available_memory", lambda: None)
+    monkeypatch.setattr(fitting, "available_memory", lambda: None)
     with nextn.core.load(tiny("qwen3").path, "cpu", n_ctx=64) as runtime:
         assert runtime.budget.available is None

@@ -23,11 +23,20 @@ def gains_of(rates: Sequence[float]) -> list[float]:
 
 def best_rate(gains: Sequence[float], steps: Sequence[float], drafts: Sequence[float]) -> float:
     """The most tokens per ms that one sequence can reach alone by drafts of one length."""
-    tokens, best = 1.0, 1.0 / steps[1]
+    return max(1.0 / steps[1], best_drafted(gains, steps, drafts)[0])
+
+
+def best_drafted(
+    gains: Sequence[float], steps: Sequence[float], drafts: Sequence[float]
+) -> tuple[float, float]:
+    """(the most tokens per ms, tokens per step there) with a draft in each step."""
+    tokens, best, length = 1.0, 0.0, 1.0
     for n, gain in enumerate(gains, 1):
         tokens += gain
-        best = max(best, tokens / (steps[1 + n] + drafts[n]))
-    return best
+        rate = tokens / (steps[1 + n] + drafts[n])
+        if rate > best:
+            best, length = rate, tokens
+    return best, length
 
 
 def best_length(

@@ -11,9 +11,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from ..cost_file import save_costs
-from ..rounds import NOTHING, DraftPlan, PlanRequest, Policy, Round
-from .acceptance_estimates import AcceptanceCounts
-from .allocate import Allocation, Candidate, allocate, best_length, best_rate, gains_of
+from ..rounds import NOTHING, DraftPlan, Outlook, PlanRequest, Policy, Round
+from .acceptance_estimates import AcceptanceCounts, Track
+from .allocate import (
+    Allocation,
+    Candidate,
+    allocate,
+    best_drafted,
+    best_length,
+    best_rate,
+    gains_of,
+)
 from .costs import LONGEST, CostModel
 from .sequence_stats import SequenceStats
 
@@ -26,6 +34,8 @@ _LONGEST_CHECK: Final = 3  # network tokens before the tail of an n-gram draft
 _QUESTIONS: Final = 0.01  # of a step's time: what questions without a draft may take
 _LONGEST_PAUSE: Final = 16  # rounds
 _INVESTED_FOR: Final = 24  # rounds over which reading waiting rows has to pay
+
+_OUTLOOK: Final = 16  # tokens of a draft that is judged
 
 _SHARE: Final = 0.01  # of all time that learning may cost
 _CREDIT: Final = 1.0  # plain steps that it may cost before any time has passed
@@ -141,6 +151,14 @@ class Controller(Policy):
                 )
                 self.rate = max(self.rate, possible)
         return found
+
+    def outlook(self, source: str) -> Outlook | None:
+        counts, steps = self._shared.get(source), self.costs.steps
+        if counts is None or not any(seen for _, seen in counts.by_place) or not self.n_rounds:
+            return None
+        gains = gains_of(Track(counts).places(_OUTLOOK))
+        rate, length = best_drafted(gains, steps, self.costs.drafts(source, 1))
+        return Outlook(rate * steps[1], length)
 
     def _rows(self, n: int) -> Sequence[float]:
         """What rows cost one of `n` sequences: exactly for one alone; for several what they cost

@@ -13,7 +13,7 @@ from support.running import random_tokens
 from support.tiny_models import TinyModel, build_tiny
 from support.vocab import tokenizer_metadata
 
-from nextn.core import runtime as runtime_module
+from nextn.core import fitting
 from nextn.core.backend.interface import StateRoom
 from nextn.core.backend.layers import Floats
 from nextn.core.backend.step import StepPart, build_step
@@ -182,7 +182,7 @@ def memory(monkeypatch: pytest.MonkeyPatch, *sizes: int) -> None:
     """Free at the first look, at the second, and so on."""
     left = list(sizes)
     monkeypatch.setattr(
-        runtime_module, "available_memory", lambda: left.pop(0) if len(left) > 1 else left[0]
+        fitting, "available_memory", lambda: left.pop(0) if len(left) > 1 else left[0]
     )
 
 

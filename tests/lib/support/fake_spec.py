@@ -152,6 +152,8 @@ def fake_load(  # noqa: PLR0913 - as the real one
         announce("loading")
     template = SCRIPT.get("template")
     return FakeRuntime(
+        draft_files=(),
+        idle_drafters=lambda _stats: {},
         stats=Stats(load_ms=12.0),
         recommended_sampling=SCRIPT.get("recommended_sampling", {}),
         load={

@@ -164,7 +164,7 @@ def test_a_context_that_nobody_asked_for_is_what_fits(
     # The host's memory is asked for before and after the weights were loaded.
     answers = [weights + needed]
     monkeypatch.setattr(
-        "nextn.core.runtime.available_memory", lambda: answers.pop() if answers else needed
+        "nextn.core.fitting.available_memory", lambda: answers.pop() if answers else needed
     )
     monkeypatch.setattr("nextn.core.fitting.LEAST_CONTEXT", usual - 128)
     with caplog.at_level(logging.WARNING), nextn.core.load(path, name) as runtime:
