@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
-from ..core.errors import NextnError
+from ..core.errors import InputError, NextnError
 from ..core.sampling.params import MAX_SEED
 from .console import READING, print_error
+from .image_options import GivenImage, encodable, read_image
 from .interrupts import rearm
 from .line_input import LineDroppedError, read_message
 from .print_answer import print_answer
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 WELCOME: Final = "Ctrl-C stops an answer, Ctrl-D leaves, /help lists commands."
 HELP: Final = (
     "/regen  answer the last message again, differently",
+    "/image FILE: an image for the next message",
     "/clear  forget the conversation",
     "/exit   leave, as Ctrl-D does",
     "Ctrl-C  stop the answer, or drop the line; twice: leave",
@@ -40,6 +43,7 @@ class ChatLoop:
     params: GenerateParams
     printer: Printer
     output: Console
+    images: list[GivenImage] = field(default_factory=list)  # for the next message
 
     def run(self) -> int:
         """Run until the user leaves; return the exit code."""
@@ -74,13 +78,35 @@ class ChatLoop:
             self.output.remark("Forgotten.")
         elif word == "/regen":
             return self._again()
+        elif word.split()[0] == "/image":
+            self._show(word.removeprefix("/image").strip())
         elif word == "/help" or (word[0] == "/" and word[1:].isalpha()):
             for line in HELP:
                 self.output.remark(line)
         else:
-            self.conversation.add_question(message)
-            return self._answer()
+            return self._ask(message)
         return False
+
+    def _show(self, name: str) -> None:
+        """Keep an image for the next message."""
+        try:
+            if not name:
+                raise InputError("/image needs the name of a file")
+            encodable(self.runtime, [image := read_image(Path(name))])
+        except NextnError as error:
+            print_error(str(error))
+            return
+        self.images.append(image)
+        self.output.remark(f"{image.name} goes with your next message.")
+
+    def _ask(self, message: str) -> bool:
+        images, self.images = self.images, []
+        try:
+            self.conversation.add_question(message, encodable(self.runtime, images))
+        except NextnError as error:  # more marks than images
+            print_error(str(error))
+            return False
+        return self._answer()
 
     def _again(self) -> bool:
         if not self.conversation.take_back("assistant"):

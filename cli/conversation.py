@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import secrets
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
@@ -16,10 +17,13 @@ from .prompt_source import one_of
 from .shared_options import ChatOptions
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from ..core.runtime import Runtime
+    from ..core.state.embedded_rows import ModelPrompt
     from ..core.tokenizer import ChatTemplate, Tokenizer
+    from ..core.vision.image_encoder import ReadImage
     from .serve_options import TemplateOptions
 
 
@@ -32,7 +36,7 @@ class ChatSetup(Struct, frozen=True):
     switches: dict[str, Any]
 
     def start(self, runtime: Runtime) -> Conversation:
-        return Conversation(runtime.tokenizer, self._find_template(runtime), self)
+        return Conversation(runtime.tokenizer, self._find_template(runtime), self, runtime=runtime)
 
     def _find_template(self, runtime: Runtime) -> ChatTemplate:
         from ..core.tokenizer import ChatTemplate, load_chat_template
@@ -123,8 +127,16 @@ class Conversation:
     template: ChatTemplate
     setup: ChatSetup
     messages: list[dict[str, str]] = field(default_factory=list)
+    runtime: Runtime | None = None  # for images
+    images: list[ReadImage] = field(default_factory=list)  # of all messages
+    mark: str = field(default_factory=lambda: f"<{secrets.token_hex(16)}>")  # of one, in messages
 
-    def add_question(self, text: str) -> None:
+    def add_question(self, text: str, images: Sequence[ReadImage] = ()) -> None:
+        if images:
+            from ..core.vision.image_prompt import split_at_marks
+
+            text = self.mark.join(split_at_marks(text, len(images)))
+            self.images += images
         self.messages.append({"role": "user", "content": text})
 
     def add_answer(self, text: str) -> None:
@@ -136,13 +148,15 @@ class Conversation:
         """Drop the last message if it has that role, and return whether it had."""
         is_there = bool(self.messages) and self.messages[-1]["role"] == role
         if is_there:
-            self.messages.pop()
+            n = self.messages.pop()["content"].count(self.mark)
+            del self.images[len(self.images) - n :]
         return is_there
 
     def clear(self) -> None:
         self.messages.clear()
+        self.images.clear()
 
-    def prompt(self) -> list[int]:
+    def prompt(self) -> list[int] | ModelPrompt:
         """Return the tokens of the whole conversation; the prefix cache has its beginning."""
         from ..core.tokenizer.chat_template import prompt_tokens, spelling
 
@@ -155,4 +169,13 @@ class Conversation:
             eos_token=spelling(tokenizer, tokenizer.eos_id),
             switches=self.setup.switches,
         )
+        if self.images and self.runtime is not None:
+            return self._with_images(text, self.runtime)
         return prompt_tokens(text, tokenizer)
+
+    def _with_images(self, text: str, runtime: Runtime) -> ModelPrompt:
+        from ..core.vision.image_prompt import place_images, split_rendered
+
+        pieces = split_rendered(text, self.mark, len(self.images))
+        projector = runtime.images.projector
+        return runtime.encode_images(place_images(pieces, self.images, projector, self.tokenizer))

@@ -13,6 +13,7 @@ from .console import READING, Console
 from .conversation import has_conversations, read_chat, start_renderer
 from .flags import takes_flags
 from .generate_params import build_params, with_file_defaults
+from .image_options import ImageOptions, ProjectorOptions, encodable, with_images
 from .open_model import choose_drafts, choose_model, open_runtime, print_choice, warm_up
 from .print_answer import print_answer
 from .printers import JsonPrinter, TextPrinter
@@ -45,14 +46,19 @@ if TYPE_CHECKING:
     from ..core.audit import RowRecorder
     from ..core.generation import GenerateParams
     from ..core.runtime import Runtime
+    from ..core.speculation.options import SpecOptions
+    from ..core.state.embedded_rows import ModelPrompt
     from .conversation import Conversation
+    from .image_options import GivenImage
     from .print_answer import Printer
 
 
 @takes_flags
 def generate(  # noqa: PLR0913 - groups of flags
     prompts: PromptOptions,
+    images: ImageOptions,
     models: ModelOptions,
+    projector: ProjectorOptions,
     place: PlaceOptions,
     texts: TextOptions,
     chats: ChatOptions,
@@ -85,16 +91,14 @@ def generate(  # noqa: PLR0913 - groups of flags
     if is_interactive:
         check_conversation(results, audit)
     text = "" if is_interactive else prompts.read()
+    pictures = images.read(projector)
     drafts = choose_drafts(spec, models, output)
     print_choice(models, model, output)
-    if results.show_drafts and not output.has_colours:
-        output.remark("--show-drafts shows nothing here: stdout is no terminal with colours")
-    if warning := warning_of(speculation):
-        output.remark(warning)
+    remark_on_flags(results, speculation, output)
     if setup is not None:
         start_renderer()
 
-    with open_runtime(model, place, output, speculation, drafts) as runtime:
+    with open_runtime(model, place, output, speculation, drafts, projector) as runtime:
         params = with_file_defaults(params, runtime)
         conversation = None if setup is None else setup.start(runtime)
         printer = make_printer(results, output, runtime, model, conversation)
@@ -102,14 +106,28 @@ def generate(  # noqa: PLR0913 - groups of flags
         if is_interactive and conversation is not None:
             from .chat_loop import ChatLoop
 
-            raise typer.Exit(ChatLoop(runtime, conversation, params, printer, output).run())
-        prompt: str | Sequence[int] = text
-        if conversation is not None:
-            conversation.add_question(text)
-            prompt = conversation.prompt()
-        elif not (results.json or results.jsonl):
+            loop = ChatLoop(runtime, conversation, params, printer, output, pictures)
+            raise typer.Exit(loop.run())
+        prompt = make_prompt(runtime, conversation, text, pictures)
+        if conversation is None and not (results.json or results.jsonl):
             prompts.show(text, output)
         answer_once(runtime, prompt, params, printer, output, make_recorder(audit))
+
+
+def remark_on_flags(results: ResultOptions, speculation: SpecOptions, output: Console) -> None:
+    if results.show_drafts and not output.has_colours:
+        output.remark("--show-drafts shows nothing here: stdout is no terminal with colours")
+    if warning := warning_of(speculation):
+        output.remark(warning)
+
+
+def make_prompt(
+    runtime: Runtime, conversation: Conversation | None, text: str, images: Sequence[GivenImage]
+) -> str | Sequence[int] | ModelPrompt:
+    if conversation is None:
+        return with_images(runtime, text, images)
+    conversation.add_question(text, encodable(runtime, images))
+    return conversation.prompt()
 
 
 def without_escapes(
@@ -135,7 +153,7 @@ def make_recorder(audit: AuditFlags) -> RowRecorder | None:
 
 def answer_once(
     runtime: Runtime,
-    prompt: str | Sequence[int],
+    prompt: str | Sequence[int] | ModelPrompt,
     params: GenerateParams,
     printer: Printer,
     output: Console,

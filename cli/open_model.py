@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from ..core.runtime import Runtime
     from ..core.speculation.options import SpecOptions
+    from .image_options import ProjectorOptions
     from .spec_options import SpecFlags
 
 
@@ -88,6 +89,7 @@ def open_runtime(
     output: Console,
     spec: SpecOptions | None = None,
     drafts: Sequence[Path] | None = None,
+    projector: ProjectorOptions | None = None,
 ) -> Runtime:
     from .. import core
 
@@ -107,6 +109,7 @@ def open_runtime(
             spec=spec,
             draft=drafts,
             progress=output.progress,
+            **({} if projector is None else projector.given),
         )
     for line in model_lines(runtime):
         output.note(line)

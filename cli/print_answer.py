@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from ..core.audit import RowRecorder, Verdict
     from ..core.generation import Event, GenerateParams
     from ..core.runtime import Runtime
+    from ..core.state.embedded_rows import ModelPrompt
 
 INTERRUPTED: Final = "interrupted"  # the one stop reason that is not the runtime's
 
@@ -54,7 +55,7 @@ class Printer(Protocol):
 
 def print_answer(
     runtime: Runtime,
-    prompt: str | Sequence[int],
+    prompt: str | Sequence[int] | ModelPrompt,
     params: GenerateParams,
     printer: Printer,
     recorder: RowRecorder | None = None,

@@ -11,7 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .runtime import load_runtime as load
+    from .load_runtime import load_runtime as load
 
 __all__ = ["load"]
 
@@ -20,6 +20,6 @@ def __getattr__(name: str) -> Any:
     """`load` is imported when it is used first: other parts need no model."""
     if name != "load":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = import_module(".runtime", __name__).load_runtime
+    value = import_module(".load_runtime", __name__).load_runtime
     globals()[name] = value
     return value

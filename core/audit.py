@@ -19,6 +19,7 @@ from .sampling.candidates import best_rows
 
 if TYPE_CHECKING:
     from .runtime import Runtime
+    from .state.embedded_rows import ModelPrompt
 
 N_BEST: Final = 5  # tokens of a row that are kept
 CHECKING: Final = "checking against plain decoding"
@@ -90,7 +91,7 @@ class Verdict(Struct, frozen=True):
 
 def audit(
     runtime: Runtime,
-    prompt: str | Sequence[int],
+    prompt: str | Sequence[int] | ModelPrompt,
     params: GenerateParams,
     written: Sequence[AuditedRow],
 ) -> Verdict:

@@ -19,6 +19,10 @@ class ConfigError(NextnError):
     """A flag, parameter or request field has a value that cannot work."""
 
 
+class InputError(NextnError):
+    """What a user gives to a model, such as an image, cannot be read."""
+
+
 class NothingLeftError(ConfigError):
     """A grammar, or biases, forbid every token that could come next: this text cannot go on."""
 

@@ -2,193 +2,55 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from collections.abc import Sequence as Tokens
 from functools import cached_property
-from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import numpy as np
 from msgspec.structs import replace
 
-from .backend import create_backend
-from .backend.cpu.threads import usable_threads
 from .backend.interface import Backend, Taps
-from .backend.layers import Floats, KvTypes
+from .backend.layers import Floats
 from .engine.config import EngineConfig
-from .engine.engine import Engine, check_axes, check_prompt
+from .engine.engine import Engine, check_axes, check_length, check_prompt
 from .engine.sequence import RowObserver, Sequence
 from .engine.sequence_reader import SequenceReader
-from .errors import ConfigError, ModelError, NextnError
+from .errors import ConfigError, NextnError
 from .fitting import (
     available_beside,
-    available_for,
-    context_length,
-    fitting_context,
-    load_drafts_beside,
     sizes_of,
     working_of,
 )
 from .generation import Event, GenerateParams, Stats
-from .gguf.checks import check_vocabulary
-from .gguf.reader import GgufFile, open_gguf
-from .model_names import find_model
-from .models import build_model
+from .gguf.reader import GgufFile
 from .models.drafters.mtp_network import H_NEXTN
 from .models.model import Model
 from .models.model_weights import Demand
-from .ranks.backend import RankedBackend
-from .ranks.devices import OneIsTooSmallError, check_devices, each_device, n_others
-from .ranks.load import load_ranked, on_several, open_ranks
 from .sampling.file_defaults import file_defaults
 from .speculation.build import build_speculator, resolve_types
 from .speculation.composite import CompositeSpeculator
-from .speculation.draft_file import DraftFile, draft_budget, leave_out, open_drafts
+from .speculation.draft_file import DraftFile, draft_budget
 from .speculation.interface import Speculator
-from .speculation.options import AUTO, BY_DEFAULT, FROM_FILES, MTP, NO_SPECULATION, SpecOptions
+from .speculation.options import FROM_FILES, NO_SPECULATION, SpecOptions
 from .speculation.rounds import Outlook, Policy
 from .speculation.setting import LoadedModel, Setting
 from .speculation.token_counts import TokenCounts
 from .state.budget import MemoryBudget, make_budget
 from .state.embedded_rows import ModelPrompt
 from .state.fingerprint import model_fingerprint
-from .state.sizes import MIB, PREFILL_CHUNK, StateSizes, with_cache
+from .state.sizes import MIB, PREFILL_CHUNK, with_cache
 from .state.windows import WindowedPages
-from .tokenizer import Tokenizer, load_tokenizer
+from .tokenizer import Tokenizer
 
+if TYPE_CHECKING:
+    from .vision.image_encoder import ImageEncoder
+    from .vision.image_prompt import ImagePrompt
+
+NO_MMPROJ: Final = "images need the model's mmproj file: give it with --mmproj FILE"
 PROMPT_ROWS = 512  # rows of one step of a reader
 IDLE_STEPS, IDLE_SHARE = 16, 10  # a drafter is idle that drafts a token in ten steps or less
-
-Progress = Callable[[str, float], None]  # stage, and the fraction of it that is done
-
-
-def load_runtime(  # noqa: PLR0913 - keyword options of the user
-    path: str | Path | None = None,
-    device: str = "auto",
-    *,
-    n_ctx: int | None = None,
-    threads: int | None = None,
-    cache_type_k: str = "f16",
-    cache_type_v: str = "f16",
-    repack_cache: bool = False,
-    spec: SpecOptions | None = None,
-    draft: str | Path | Iterable[str | Path] | None = None,
-    progress: Progress | None = None,
-) -> Runtime:
-    """Return a runtime of a GGUF file, checked and loaded. `core.load`.
-
-    `path` is a file or the name of a model that is here; `model_names` says which one is opened if
-    it is None. `device` is as on the command line, `n_ctx` in tokens. On the CPU, cached keys and
-    values may be of type f16 or q8_0; with `repack_cache`, its form of the weights is kept on disk
-    and mapped the next time. `spec` names the drafters (None: every one that the files offer),
-    `draft` is the file of a draft model, an MTP head or another network, or several of them, one of
-    each kind (None: networks beside the model's file; an empty list: none): none changes the text.
-    """
-    drafts = [draft] if isinstance(draft, str | Path) else None if draft is None else list(draft)
-    path, spec = find_model(path), spec or BY_DEFAULT
-    start = time.perf_counter()
-    kv_types = KvTypes.parse(cache_type_k, cache_type_v)
-    devices = each_device(device)
-
-    def load(backend: Backend) -> Runtime:
-        if progress is not None:
-            backend.report = progress
-        try:
-            return _load(path, backend, n_ctx, spec, drafts)
-        except BaseException:
-            backend.close()
-            raise
-
-    if len(devices) > 1:
-        if repack_cache:
-            raise ConfigError(f"--repack-cache is for --device cpu, not {device}")
-        check_devices(devices)
-        runtime = load(open_ranks(devices, kv_types, device))
-    else:
-        backend = create_backend(
-            device, usable_threads(threads), kv_types, repack_cache=repack_cache
-        )
-        try:
-            runtime = load(backend)
-        except OneIsTooSmallError as error:
-            runtime = on_several(error, kv_types, load)
-    runtime.stats.load_ms = runtime.load_ms = 1000 * (time.perf_counter() - start)
-    return runtime
-
-
-def _load(
-    path: str | Path,
-    backend: Backend,
-    n_ctx: int | None,
-    spec: SpecOptions,
-    drafts: list[str | Path] | None,
-) -> Runtime:
-    file = open_gguf(path)
-    check_vocabulary(file)
-    tokenizer = load_tokenizer(file.metadata)
-    draft_files = open_drafts(drafts, spec, file)
-    with_nextn = not {MTP, AUTO}.isdisjoint(spec.types)
-    with_nextn &= all(each.drafter != MTP for each in draft_files)
-    reserve = sum(each.file.n_bytes for each in draft_files if not each.is_companion)
-    demands: list[Demand] = []
-    model, length = _build(file, backend, n_ctx, demands, with_nextn=with_nextn, reserve=reserve)
-    target = LoadedModel(file, model, tokenizer)
-    used, drafter = load_drafts_beside(draft_files, target, backend, spec, length, demands)
-    try:
-        runtime = Runtime(file, model, backend, tokenizer, length, spec, drafter, demands)
-    except ConfigError as error:
-        if not any(each.is_companion for each in used):
-            raise
-        for each in used:
-            leave_out(each, error)
-        return _load(path, backend, n_ctx, spec, [])
-    runtime.draft_files = tuple(used)
-    return runtime
-
-
-def _build(
-    file: GgufFile,
-    backend: Backend,
-    n_ctx: int | None,
-    demands: list[Demand],
-    *,
-    with_nextn: bool,
-    reserve: int,
-) -> tuple[Model, int]:
-    """Return the model and its context length in tokens. `reserve`: bytes for a draft model."""
-    if backend.n_ranks > 1:
-        assert isinstance(backend, RankedBackend)
-
-        def sizes(model: Model) -> StateSizes:
-            return StateSizes(context_length(model, n_ctx))
-
-        model = load_ranked(file, backend, sizes, with_nextn=with_nextn, reserve=reserve)
-        return model, context_length(model, n_ctx)
-
-    length = 0
-
-    def check(demand: Demand) -> None:
-        nonlocal length
-        demands.append(demand)
-        others = n_others(backend.name)
-        try:
-            may_shrink = n_ctx is None and not others
-            length = fitting_context(
-                file,
-                demand,
-                backend,
-                context_length(demand.model, n_ctx),
-                available_for(backend),
-                may_shrink=may_shrink,
-            )
-        except (ModelError, ConfigError) as error:
-            if others:
-                raise OneIsTooSmallError(error, 1 + others) from None
-            raise
-
-    return build_model(file, backend, check, with_nextn=with_nextn), length
 
 
 class Runtime:
@@ -211,6 +73,7 @@ class Runtime:
         self.draft, self._demands = draft, tuple(demands)
         self.tokenizer, self.n_ctx = tokenizer, n_ctx
         self.draft_files: tuple[DraftFile, ...] = ()  # what drafts beside the model's own file
+        self.image_encoder: ImageEncoder | None = None  # of the mmproj file
         self.load_ms = 0.0
         self.stats = Stats()  # of the latest generation
         self.budget = self.plan(1)
@@ -376,6 +239,20 @@ class Runtime:
         self._check_open()
         return SequenceReader(self.model, self.backend, n_tokens, n_rows or PROMPT_ROWS, taps)
 
+    def encode_images(self, prompt: ImagePrompt) -> ModelPrompt:
+        """Return the prompt with the rows of its images."""
+        from .vision.image_prompt import encode_prompt, finish
+
+        check_length(len(prompt), self.n_ctx)
+        return finish(encode_prompt(self.images, prompt))
+
+    @property
+    def images(self) -> ImageEncoder:
+        """What makes rows of images; ConfigError without an mmproj file."""
+        if self.image_encoder is None:
+            raise ConfigError(NO_MMPROJ)
+        return self.image_encoder
+
     def check_prompt(self, prompt: Tokens[int] | ModelPrompt, n_ctx: int | None = None) -> None:
         """ConfigError for a prompt that cannot be continued."""
         check_prompt(prompt, self.model.hparams, n_ctx or self.n_ctx)
@@ -408,6 +285,8 @@ class Runtime:
         self.file.close()
         if self.draft is not None:
             self.draft.file.close()
+        if self.image_encoder is not None:
+            self.image_encoder.close()
         self.backend.close()
 
     def _check_open(self) -> None:

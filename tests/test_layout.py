@@ -26,20 +26,20 @@ MAY_IMPORT: dict[str, set[str]] = {
     "core": {"cuda_kernels"},
     "cuda_kernels": set(),
 }
-# Parts of core, highest first. Parts of one line do not import each other, except the top's own:
-# `core/__init__.py` ("") and the files beside it are the engine's face.
+# Parts of core, highest first, that do not import each other within a line, but for those of TOP.
+PARTS = "warm_up load_runtime runtime model_names generation engine audit simple fitting"
+TOP = {"", *PARTS.split()}
 LEVELS = [
     {"library", "api"},
     {"server", "bench"},
-    {"", "warm_up", "runtime", "model_names", "generation", "engine", "audit", "simple", "fitting"},
-    {"speculation", "ranks"},
+    TOP,
+    {"speculation", "ranks", "vision"},
     {"models", "sampling"},
     {"state", "hub_models"},
     {"backend"},
     {"gguf", "tokenizer"},
     {"errors", "folders", "nano"},
 ]
-TOP = LEVELS[2]
 LIBRARY = "core/library"  # the folder that is installed as `nextn` itself
 MAX_FILE = 500
 MAX_FUNCTION = 60

@@ -14,6 +14,7 @@ from ..state.embedded_rows import ImageRows, ModelPrompt
 from .argument_names import argument_names, errors_in_python
 from .engine_thread import EngineThread
 from .generation_options import GenerationOptions, params_of
+from .image_sources import ImageSource, opened_image
 from .inboxes import AsyncInbox, Inbox
 from .results import Piece, Result
 
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from ..tokenizer import ChatTemplate
 
 # Tokens; among them arrays (rows, `n_embd`) that take the place of tokens' embeddings.
-Prompt = str | Sequence["int | NDArray[np.floating[Any]] | ImageRows"]
+Prompt = str | Sequence["int | NDArray[np.floating[Any]] | ImageRows"] | ModelPrompt
 Message = Mapping[str, Any]
 _POOLING: Final = ("mean", "last")
 
@@ -59,7 +60,7 @@ class LanguageModel:
     @property
     def n_embd(self) -> int:
         """Numbers of a row that takes the place of a token's embedding."""
-        return self._runtime.model.hparams.n_embd
+        return self._runtime.model.hparams.row_width
 
     @property
     def n_ctx(self) -> int:
@@ -84,9 +85,15 @@ class LanguageModel:
 
     # texts
 
-    def generate(self, prompt: Prompt, **options: Unpack[GenerationOptions]) -> Result:
-        """Continue a prompt, and return the whole continuation."""
-        return self.batch([prompt], **options)[0]
+    def generate(
+        self,
+        prompt: Prompt,
+        *,
+        images: Sequence[ImageSource] = (),
+        **options: Unpack[GenerationOptions],
+    ) -> Result:
+        """Continue a prompt, and return the whole continuation. `images`: see `with_images`."""
+        return self.batch([self.with_images(prompt, images)], **options)[0]
 
     def batch(
         self, prompts: Sequence[Prompt], **options: Unpack[GenerationOptions]
@@ -101,10 +108,16 @@ class LanguageModel:
             self._thread.cancel(call.jobs)
         return call.results()
 
-    def stream(self, prompt: Prompt, **options: Unpack[GenerationOptions]) -> Iterator[Piece]:
+    def stream(
+        self,
+        prompt: Prompt,
+        *,
+        images: Sequence[ImageSource] = (),
+        **options: Unpack[GenerationOptions],
+    ) -> Iterator[Piece]:
         """Continue a prompt token by token, from the first `next` on. Leaving the loop, or closing
         the iterator, ends it."""
-        call = self._call([prompt], options, Inbox())
+        call = self._call([self.with_images(prompt, images)], options, Inbox())
 
         def pieces() -> Iterator[Piece]:
             try:
@@ -125,22 +138,56 @@ class LanguageModel:
     ) -> Iterator[Piece]:
         return self.stream(self.chat_prompt(messages), **options)
 
-    def chat_prompt(self, messages: Sequence[Message], **switches: Any) -> list[int]:
-        """The prompt of a conversation. `switches` are the template's own: enable_thinking."""
+    def with_images(self, prompt: Prompt, images: Sequence[ImageSource]) -> Prompt:
+        """The prompt of a text with images, which are paths, bytes of files, or images of Pillow.
+        Each takes the place of the next "<image>" in the text, or stands before it."""
+        if not images:
+            return prompt
+        if not isinstance(prompt, str):
+            raise TypeError("images stand in a prompt that is a str")
+        from ..vision.image_prompt import split_at_marks
+
+        with errors_in_python():
+            return self._prompt_of(split_at_marks(prompt, len(images)), images)
+
+    def chat_prompt(self, messages: Sequence[Message], **switches: Any) -> list[int] | ModelPrompt:
+        """The prompt of a conversation. `switches` are the template's own: enable_thinking. The
+        content of a message may be a list of parts {"type": "text", "text": ...} and
+        {"type": "image", "image": ...}, with what `with_images` takes."""
         from ..tokenizer.chat_template import prompt_tokens, spelling
 
-        tokenizer = self._runtime.tokenizer
+        tokenizer, mark, images = self._runtime.tokenizer, "", list[Any]()
+        if any(isinstance(message.get("content"), list | tuple) for message in messages):
+            from ..vision.image_prompt import marked_messages, new_mark
+
+            mark = new_mark()
+            messages, images = marked_messages(messages, mark)
         text = self._template.render(
             messages,
             bos_token=spelling(tokenizer, tokenizer.bos_id),
             eos_token=spelling(tokenizer, tokenizer.eos_id),
             switches=switches,
         )
+        if images:
+            from ..vision.image_prompt import split_rendered
+
+            with errors_in_python():
+                return self._prompt_of(split_rendered(text, mark, len(images)), images)
         return prompt_tokens(text, tokenizer)
 
     # the same for coroutines
 
-    async def agenerate(self, prompt: Prompt, **options: Unpack[GenerationOptions]) -> Result:
+    async def agenerate(
+        self,
+        prompt: Prompt,
+        *,
+        images: Sequence[ImageSource] = (),
+        **options: Unpack[GenerationOptions],
+    ) -> Result:
+        if images:
+            import asyncio
+
+            prompt = await asyncio.to_thread(self.with_images, prompt, images)
         return (await self.abatch([prompt], **options))[0]
 
     async def abatch(
@@ -228,7 +275,18 @@ class LanguageModel:
             raise ModelError(f"{self._runtime.file.label} has no chat template; use generate")
         return found
 
+    def _prompt_of(self, pieces: Sequence[str], images: Sequence[ImageSource]) -> ModelPrompt:
+        """Pieces of text with an image between each two."""
+        from ..vision.image_prompt import place_images
+
+        runtime = self._runtime
+        read = [runtime.images.read(*opened_image(image, i)) for i, image in enumerate(images, 1)]
+        prompt = place_images(pieces, read, runtime.images.projector, runtime.tokenizer)
+        return self._thread.call(lambda: runtime.encode_images(prompt)).result()
+
     def _tokens(self, prompt: Prompt) -> ModelPrompt:
+        if isinstance(prompt, ModelPrompt):
+            return prompt
         if isinstance(prompt, bytes):
             raise TypeError("a prompt is a str or a sequence of token ids, not bytes")
         if isinstance(prompt, str):

@@ -6,7 +6,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
-from ..runtime import load_runtime
+from ..load_runtime import load_runtime
 from .argument_names import errors_in_python
 from .language_model import LanguageModel
 from .load_options import LoadOptions
@@ -31,8 +31,9 @@ def load(
     `parallel`: texts at once, each of up to `n_ctx` tokens; further calls wait. `speculation`
     names the drafters, "ngram-mod,mtp" for instance; every one that the files offer if not given.
     It changes no text. Options: n_ctx, threads, cache_type_k, cache_type_v, repack_cache, draft
-    (one file of a draft model or network, or several), progress (called with a stage and the
-    fraction of it that is done).
+    (one file of a draft model or network, or several), mmproj (the model's mmproj file),
+    image_min_tokens and image_max_tokens (of the context, for an image), progress (called with a
+    stage and the fraction of it that is done).
     """
     from ..speculation.options import SpecOptions, parse_types
 

@@ -15,3 +15,6 @@ class LoadOptions(TypedDict, total=False):
     repack_cache: bool  # keep the CPU's form of the weights on disk, and map it the next time
     draft: str | Path | Sequence[str | Path] | None  # of draft models, heads and other networks
     progress: Callable[[str, float], None] | None  # called with a stage and the fraction done
+    mmproj: str | Path | None  # the model's mmproj file, for prompts with images
+    image_min_tokens: int | None  # of the context, for an image
+    image_max_tokens: int | None

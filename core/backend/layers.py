@@ -226,6 +226,17 @@ class GateActivation(Enum):
 OAI_SLOPE = 1.702
 
 
+class PlainActivation(Enum):
+    """Of a feed-forward layer without gates."""
+
+    GELU_TANH = "gelu"
+    GELU_ERF = "gelu-erf"  # the exact one
+    GELU_QUICK = "gelu-quick"  # x * sigmoid(1.702 x)
+
+
+QUICK_GELU_SLOPE = 1.702
+
+
 class Gate(Struct, frozen=True):
     """How the gate and up rows of a feed-forward layer become one: activation(gate) * up."""
 

@@ -43,7 +43,8 @@ class Step(Struct, frozen=True):
     # (B, P) the page table of windowed layers, if they have pages of their own: the same for them
     # as `pages`, but for cells that no row sees any more. Nothing reads the numbers there.
     windowed_pages: Ints | None = None
-    # (T, D) rows to go on from where a token's id is `FIRST_ROW_ID` or more; others are not read
+    # (T, D or more) rows to go on from where a token's id is `FIRST_ROW_ID` or more; others are not
+    # read. What follows the first D numbers is added behind layers, see `Ops.add_embedded`.
     embedded: NDArray[np.float32] | None = None
     # (T, 3) positions in time, height and width, for ropes with axes; None: all are `positions`
     axes: Ints | None = None

@@ -415,17 +415,27 @@ def check_tokens(tokens: Tokens[int], n_vocab: int, first: int = 0) -> None:
 def check_prompt(prompt: Tokens[int] | ModelPrompt, h: Hparams, n_ctx: int) -> None:
     given = prompt if isinstance(prompt, ModelPrompt) else ModelPrompt(list(prompt))
     if given.runs:
-        given.check_rows(h.n_embd)
+        given.check_rows(h.row_width)
     for first, tokens in given.texts() if given.runs else [(0, given.tokens)]:
         check_tokens(tokens, h.n_vocab, first)
-    if len(prompt) >= n_ctx:
+    check_length(len(prompt), n_ctx)
+
+
+def check_length(n_tokens: int, n_ctx: int) -> None:
+    if n_tokens >= n_ctx:
         raise ConfigError(
-            f"the prompt has {len(prompt)} tokens, which exceeds the available context size "
+            f"the prompt has {n_tokens} tokens, which exceeds the available context size "
             f"of {n_ctx}; shorten it or give a larger -c"
         )
 
 
 def check_axes(prompt: ModelPrompt, model: Model, backend: Backend) -> None:
+    """ConfigError for rows that the model or its backend cannot place."""
+    if prompt.runs and model.hparams.n_deepstack and not backend.runs_towers:
+        raise ConfigError(
+            f"--device {backend.name} does not add rows behind layers, which images of this model "
+            "have; use --device cpu"
+        )
     if not prompt.has_axes:
         return
     if not model.has_axes:

@@ -38,7 +38,7 @@ class SequenceReader:
         shape = model.state_shape.without_windows()
         room = StateRoom(n_pages=len(self._pages), page_len=PAGE_LEN, n_slots=1, window=1)
         state = backend.new_state(shape, room)
-        self._width = model.hparams.n_embd
+        self._width = model.hparams.row_width
         self._run = backend.compile(model.forward, state, max_rows=self._n_rows, taps=taps)
 
     def logits(self, token_ids: Tokens[int] | ModelPrompt, first_row: int = 0) -> Iterator[Floats]:

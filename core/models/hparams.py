@@ -31,6 +31,12 @@ class Hparams(Struct, frozen=True):
     value_dim: int
     eps: float
     attention_scale: float
+    n_deepstack: int = 0  # layers behind which a part of an embedded row is added
+
+    @property
+    def row_width(self) -> int:
+        """Numbers of an embedded row: in place of an embedding, then what each such layer gets."""
+        return self.n_embd * (1 + self.n_deepstack)
 
     @classmethod
     def from_gguf(
@@ -60,6 +66,7 @@ class Hparams(Struct, frozen=True):
             value_dim=meta.int("attention.value_length", head_dim, low=1, high=MAX_WIDTH),
             eps=_epsilon(meta),
             attention_scale=meta.float("attention.scale", 0.0, low=0.0) or key_dim**-0.5,
+            n_deepstack=meta.int("n_deepstack_layers", 0, high=n_blocks - n_nextn),
         )
 
 

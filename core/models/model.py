@@ -162,6 +162,8 @@ class Model(ABC):
             if block_input(i) in wanted:
                 taps[block_input(i)] = self.tap(ops, x)
             x = block(ops, x, step, state, *more)
+            if i < self.hparams.n_deepstack:
+                x = ops.add_embedded(x, step, (1 + i) * self.hparams.n_embd)
         after_last = block_input(self.hparams.n_layers)
         if after_last in wanted and self.share.blocks.stop == self.hparams.n_layers:
             taps[after_last] = self.tap(ops, x)

@@ -148,6 +148,11 @@ class Weights:
             weight = weight * np.float32(scale)
         return Norm(self.backend.vector(weight), eps, centred)
 
+    def biased_norm(self, stem: str, width: int, eps: float) -> Norm:
+        """A LayerNorm as it is usual: with a bias."""
+        weight, bias = self.vector(f"{stem}.weight", width), self.vector(f"{stem}.bias", width)
+        return Norm(weight, eps, centred=True, bias=bias)
+
     def plain_norm(self, width: int, eps: float) -> Norm:
         """A norm without a weight of its own."""
         return Norm(self.backend.vector(np.ones(width, np.float32)), eps)
@@ -223,6 +228,14 @@ class Weights:
         tensor = self._take(f"{stem}.weight", (n_out, n_in))
         bias = self._optional(f"{stem}.bias", (n_out,), needed=needs_bias)
         return None if tensor is None else MatrixPart(tensor, bias, self._scale(stem, tensor, 1))
+
+    def kernel(self, name: str, shape: tuple[int, ...], bias: Floats | None = None) -> Matrix:
+        """A convolution's kernel (n_out, ...) as a matrix of n_out rows; `name` is whole."""
+        tensor = self._take(name, shape)
+        if tensor is None:
+            return None
+        flat = replace(tensor, shape=(shape[0], tensor.n_elements // shape[0]))
+        return self.backend.matrix([MatrixPart(flat, bias)])
 
     def experts(
         self, n_expert: int, n_in: int, n_out: Mapping[str, int], *, needs_bias: bool = False

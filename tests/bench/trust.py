@@ -32,7 +32,8 @@ from nextn.core.bench.provenance import provenance
 from nextn.core.bench.record import BenchReport, PromptSet, RunSettings
 from nextn.core.bench.variants import SpecVariant, common_options, parse_variant
 from nextn.core.bench.workloads import built_in, selected
-from nextn.core.runtime import Runtime, load_runtime
+from nextn.core.load_runtime import load_runtime
+from nextn.core.runtime import Runtime
 
 CATEGORIES: Final = ("code", "edit", "explain", "summarise", "extract", "translate", "creative",
                      "maths")  # fmt: skip

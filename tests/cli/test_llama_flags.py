@@ -46,6 +46,7 @@ llama-server -m m.gguf --cache-reuse 256 --cache-ram 4096 --ctx-checkpoints 32
 llama-server -m m.gguf --swa-full --kv-unified -np 2 --no-context-shift
 llama-server -m m.gguf --numa distribute --threads 32 --threads-http 8 --prio 2 --poll 50
 llama-server -m m.gguf --alias gpt-4o --timeout 600 --log-disable
+llama-server -m m.gguf -mm mmproj.gguf --image-max-tokens 512 --no-mmproj-offload
 llama-server -m m.gguf --no-mmproj --no-warmup --log-prefix --log-timestamps -lv 3
 llama-server -m m.gguf --cpu-moe --op-offload --no-host --fit off
 llama-server -m m.gguf --ssl-key-file k.pem --ssl-cert-file c.pem --props --cont-batching
@@ -69,6 +70,7 @@ llama-cli -m m.gguf -p hi --no-escape --no-perf --simple-io -ub 512 -b 2048 --ke
 llama-cli -m m.gguf -p hi -dev none -nkvo -sm none -mg 0 --no-repack --mlock
 llama-cli -m m.gguf -p hi -dev CUDA0,CUDA1 --verbose-prompt --show-timings
 llama-cli -m m.gguf -p hi --context-shift --warmup -np 1 -cram 0 -dt 0.1
+llama-cli -m m.gguf -mm mmproj.gguf --image a.png -p what --mmproj-offload
 llama-cli -m m.gguf -p hi -C ff -Cr 0-3 --cpu-strict 1 --lazy-mode auto -lm mmap
 llama-speculative-simple -m m.gguf -md d.gguf -p "Hello" -n 64 --temp 0
 llama-speculative-simple -m m.gguf -md d.gguf -f p.txt -c 4096 -ngl 99 -ngld 99 -fa on
@@ -78,7 +80,7 @@ llama-speculative-simple -m m.gguf -md d.gguf -p hi -td 2 -tbd 2 -ctkd q8_0 -dev
 REFUSED = """
 llama-server --fim-qwen-7b-default
 llama-server --gpt-oss-20b-default
-llama-server -m m.gguf --mmproj mmproj.gguf
+llama-server -m m.gguf --media-path images
 llama-server -m m.gguf --reranking
 llama-server -m m.gguf --lora adapter.gguf
 llama-server -m m.gguf --rpc 10.0.0.2:50052
@@ -90,7 +92,7 @@ llama-server -m m.gguf --api-prefix /llm
 llama-server -m m.gguf --draft-max 16 --draft-min 5
 llama-cli -m m.gguf --override-kv tokenizer.ggml.add_bos_token=bool:false
 llama-cli -m m.gguf -i
-llama-cli -m m.gguf --image a.png -p what
+llama-cli -m m.gguf --mmproj-url https://example.com/mmproj.gguf -p what
 llama-cli -m m.gguf --control-vector-layer-range 1 2
 llama-cli -m m.gguf -p hi --list-devices
 llama-speculative-simple -m m.gguf -p hi --grammar 'root ::= "a"'

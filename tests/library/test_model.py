@@ -31,7 +31,7 @@ from nextn.core.api.inboxes import AsyncInbox
 from nextn.core.api.load_options import LoadOptions
 from nextn.core.errors import ConfigError
 from nextn.core.generation import Event, GenerateParams
-from nextn.core.runtime import load_runtime
+from nextn.core.load_runtime import load_runtime
 from nextn.core.sampling.params import SamplingParams
 
 pytestmark = pytest.mark.threads

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 import pytest
 from support.real_model import smollm2
 
-from nextn.core.runtime import Runtime, load_runtime
+from nextn.core.load_runtime import load_runtime
+from nextn.core.runtime import Runtime
 
 
 @pytest.fixture(scope="session")

@@ -8,7 +8,8 @@ from support.real_model import smollm2
 from nextn.convert.measure.sample_text import sample_text
 from nextn.convert.measure.side_by_side import score
 from nextn.convert.measure.text_chunks import cut
-from nextn.core.runtime import Runtime, load_runtime
+from nextn.core.load_runtime import load_runtime
+from nextn.core.runtime import Runtime
 
 pytestmark = pytest.mark.real
 

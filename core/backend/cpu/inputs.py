@@ -236,6 +236,8 @@ class StepInputs:
         ):
             if array is not None:
                 words[word] = _address(array, kind)
+        if step.embedded is not None:
+            words[SourceWords.EMBEDDED_BYTES] = step.embedded.strides[0]
         words[SourceWords.PAGES_BYTES] = step.pages.strides[0]
         words[SourceWords.N_PAGES] = step.pages.shape[1]
         words[SourceWords.N_ROWS], words[SourceWords.N_SEQUENCES] = n_rows, n_sequences

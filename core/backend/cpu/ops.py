@@ -16,6 +16,7 @@ from ..layers import (
     DynamicConvolution,
     Gate,
     Norm,
+    PlainActivation,
     RopePairs,
     RotaryPositions,
 )
@@ -27,9 +28,9 @@ from .kernels.attention_prep import AttentionShape, StepWords, write_append
 from .kernels.convolve import write_convolve
 from .kernels.delta_kernel import write_delta
 from .kernels.delta_parts import DeltaKernelShape, DeltaWords
-from .kernels.flat import write_add, write_cap
+from .kernels.flat import write_activate, write_add, write_cap
 from .kernels.gated_product import GatedWords, SideWords, write_gated_product
-from .kernels.product import ProductWords, write_embed, write_product
+from .kernels.product import ProductWords, write_add_embedded, write_embed, write_product
 from .kernels.row_kernels import (
     write_copy,
     write_gated,
@@ -70,9 +71,24 @@ def embed(r: Recording, table: TileMatrix, scale: float, *, takes_rows: bool) ->
             table.quants.ctypes.data, table.quants.shape[1],
             table.scales.ctypes.data, table.scales.shape[1], out.address,
             r.inputs.address + 8 * StepWords.EMBEDDED,
+            r.inputs.address + 8 * StepWords.EMBEDDED_BYTES,
         ],
     )  # fmt: skip
     return out
+
+
+def add_embedded(r: Recording, x: FloatRows, first: int) -> FloatRows:
+    width = x.width
+    r.add(
+        name_of("add_embedded", width, first),
+        lambda e: write_add_embedded(e, width, first),
+        [
+            r.inputs.rows.address, r.inputs.tokens.ctypes.data, x.address,
+            r.inputs.address + 8 * StepWords.EMBEDDED,
+            r.inputs.address + 8 * StepWords.EMBEDDED_BYTES,
+        ],
+    )  # fmt: skip
+    return x
 
 
 def norm(r: Recording, x: FloatRows, n: Norm) -> PackedActivations:
@@ -139,6 +155,16 @@ def add(r: Recording, x: FloatRows, y: FloatRows, scale: float) -> FloatRows:
         name_of("add", width, scale),
         lambda e: write_add(e, width, scale),
         [x.row_set.address, x.address, y.address],
+    )
+    return x
+
+
+def activate(r: Recording, x: FloatRows, activation: PlainActivation) -> FloatRows:
+    width = x.width
+    r.add(
+        name_of("activate", width, activation.name),
+        lambda e: write_activate(e, width, activation),
+        [x.row_set.address, x.address],
     )
     return x
 

@@ -12,6 +12,7 @@ from ..layers import (
     LatentAttention,
     Moe,
     Norm,
+    PlainActivation,
 )
 from ..step import Step
 from . import ops
@@ -32,6 +33,9 @@ class CpuOps(Ops):
         self, table: CpuMatrix, step: Step, scale: float = 1.0, *, takes_rows: bool = True
     ) -> FloatRows:
         return ops.embed(self._recording, table.parts[0], scale, takes_rows=takes_rows)
+
+    def add_embedded(self, x: FloatRows, step: Step, first: int) -> FloatRows:
+        return ops.add_embedded(self._recording, x, first)
 
     def given_rows(self, step: Step, width: int) -> FloatRows:
         return ops.given_rows(self._recording, width)
@@ -65,6 +69,9 @@ class CpuOps(Ops):
 
     def add(self, x: FloatRows, y: FloatRows, scale: float = 1.0) -> FloatRows:
         return ops.add(self._recording, x, y, scale)
+
+    def activate(self, x: FloatRows, activation: PlainActivation) -> FloatRows:
+        return ops.activate(self._recording, x, activation)
 
     def pack(self, x: FloatRows) -> PackedActivations:
         return PackedActivations(self._recording, x.width, x.row_set, rows=x)

@@ -48,6 +48,7 @@ class CudaBackend(Backend):
     ops: CudaOps
     frees_windows = True
     turns_by_axes = False
+    runs_towers = False
     batch_invariant = False  # prompts and single rows come from different kernels
     prompts = PromptSizes()
 

@@ -19,6 +19,7 @@ from ..layers import (
     Matrix,
     Moe,
     Norm,
+    PlainActivation,
 )
 from ..step import Step
 from .rows import Packed, Rows
@@ -34,9 +35,14 @@ class Ops(ABC):
     ) -> Rows:
         """The row of the table for each token, times `scale`.
 
-        A token that stands for a row of `step.embedded` has that, as it is; with `takes_rows=False`
-        the table's row of token 0.
+        A token that stands for a row of `step.embedded` has the beginning of that, as it is; with
+        `takes_rows=False` the table's row of token 0.
         """
+
+    def add_embedded(self, x: Rows, step: Step, first: int) -> Rows:
+        """x plus the numbers from `first` on of the rows of `step.embedded`, in the memory of x;
+        tokens that do not stand for such a row add nothing."""
+        raise NotImplementedError("this backend takes no rows that are added behind layers")
 
     @abstractmethod
     def given_rows(self, step: Step, width: int) -> Rows:
@@ -83,6 +89,10 @@ class Ops(ABC):
     @abstractmethod
     def add(self, x: Rows, y: Rows, scale: float = 1.0) -> Rows:
         """(x + y) * scale, in the memory of x."""
+
+    def activate(self, x: Rows, activation: PlainActivation) -> Rows:
+        """The activation of each number, in the memory of x."""
+        raise NotImplementedError("this backend runs no layers without gates")
 
     @abstractmethod
     def pack(self, x: Rows) -> Packed:

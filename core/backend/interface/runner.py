@@ -71,6 +71,8 @@ class StepRunner(ABC):
     batch_invariant: bool = True
     # Whether `Step.axes` are taken into account.
     turns_by_axes: bool = True
+    # Whether `Ops` has what towers of images need, and adds rows behind layers.
+    runs_towers: bool = True
 
     def working(self, planned: PlannedSteps) -> Working:
         """Called on a `planner`, with a forward pass over its own matrices."""

@@ -5,9 +5,11 @@ from __future__ import annotations
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import gelu
 
 from ..interface import Ops
 from ..layers import (
+    QUICK_GELU_SLOPE,
     Attention,
     DeltaRule,
     DynamicConvolution,
@@ -16,6 +18,7 @@ from ..layers import (
     LatentAttention,
     Moe,
     Norm,
+    PlainActivation,
 )
 from ..step import FIRST_ROW_ID, Step
 from .delta_rule import delta_rule
@@ -48,9 +51,16 @@ class ReferenceOps(Ops):
         ids = np.where(stands_for_row, 0, step.tokens)
         x = table.weight[torch.from_numpy(ids).to(self.device)] * scale
         if takes_rows and step.embedded is not None:
-            x[torch.from_numpy(stands_for_row)] = torch.from_numpy(
-                step.embedded[stands_for_row]
-            ).to(x)
+            given = step.embedded[stands_for_row, : x.shape[1]]
+            x[torch.from_numpy(stands_for_row)] = torch.from_numpy(given).to(x)
+        return x
+
+    def add_embedded(self, x: Tensor, step: Step, first: int) -> Tensor:
+        stands_for_row = step.tokens >= FIRST_ROW_ID
+        if step.embedded is None or not stands_for_row.any():
+            return x
+        added, x = step.embedded[stands_for_row, first : first + x.shape[1]], x.clone()
+        x[torch.from_numpy(stands_for_row)] += torch.from_numpy(added).to(x)
         return x
 
     def keep(self, x: Tensor) -> Tensor:
@@ -81,6 +91,12 @@ class ReferenceOps(Ops):
 
     def add(self, x: Tensor, y: Tensor, scale: float = 1.0) -> Tensor:
         return (x + y) * scale
+
+    def activate(self, x: Tensor, activation: PlainActivation) -> Tensor:
+        if activation is PlainActivation.GELU_QUICK:
+            return x * torch.sigmoid(QUICK_GELU_SLOPE * x)
+        form = "tanh" if activation is PlainActivation.GELU_TANH else "none"
+        return gelu(x, approximate=form)
 
     def pack(self, x: Tensor) -> Tensor:
         return x

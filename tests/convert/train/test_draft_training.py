@@ -29,7 +29,8 @@ from nextn.convert.train.training_schedule import TrainingBudget
 from nextn.convert.train.training_target import TrainingTarget, balance, read_features
 from nextn.core.errors import ConfigError
 from nextn.core.generation import GenerateParams
-from nextn.core.runtime import Runtime, load_runtime
+from nextn.core.load_runtime import load_runtime
+from nextn.core.runtime import Runtime
 from nextn.core.speculation.options import SpecOptions
 
 NO_SPEC = SpecOptions(types=("none",))

@@ -18,6 +18,7 @@ from nextn.core.backend.layers import (
     GateActivation,
     MatrixPart,
     Norm,
+    PlainActivation,
     StateShape,
     Vector,
 )
@@ -143,6 +144,15 @@ def capped_head(n: Numbers, width: int) -> Forward:
     return lambda ops, x, step: ops.head(ops.pack(x), weight, 3.0)
 
 
+def activate(activation: PlainActivation) -> Make:
+    def make(n: Numbers, width: int) -> Forward:
+        weight = n.matrix(width, width)
+        return lambda ops, x, step: ops.activate(ops.matmul(ops.pack(x), weight), activation)
+
+    make.__name__ = activation.name.lower()
+    return make
+
+
 def convolve(n: Numbers, width: int) -> Forward:
     """Of one row alone: of several, rows see each other."""
     group = width // 4
@@ -155,7 +165,7 @@ def convolve(n: Numbers, width: int) -> Forward:
 MAKERS: tuple[Make, ...] = (
     embed, add, add_plainly, add_norm, add_layer_norm, norm_columns, norm_slices,
     norm_slices_centred, layer_norm, layer_norm_rows, norm_pair, gate_by, limited_ffn,
-    limited_gelu_of_two_matrices, capped_head,
+    limited_gelu_of_two_matrices, capped_head, *map(activate, PlainActivation),
 )  # fmt: skip
 
 

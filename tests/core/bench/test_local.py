@@ -16,7 +16,8 @@ from nextn.core.bench.record import Prompt, PromptSet, RunSettings, Sample
 from nextn.core.bench.sweep import grid, point_variant, sweep
 from nextn.core.bench.variants import SpecVariant, common_options, parse_variant
 from nextn.core.bench.workloads import built_in, selected
-from nextn.core.runtime import Runtime, load_runtime
+from nextn.core.load_runtime import load_runtime
+from nextn.core.runtime import Runtime
 
 DRAFT = Path(__file__).parents[2] / "data" / "nano-draft.gguf"
 SETTINGS = RunSettings(max_tokens=20)

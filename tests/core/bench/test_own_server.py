@@ -14,7 +14,8 @@ from nextn.core.bench.record import Prompt, RunSettings, Sample
 from nextn.core.bench.servers import ServerRequests, open_servers, parse_places
 from nextn.core.bench.variants import common_options, parse_variant
 from nextn.core.bench.workloads import built_in, selected
-from nextn.core.runtime import Runtime, load_runtime
+from nextn.core.load_runtime import load_runtime
+from nextn.core.runtime import Runtime
 
 VARIANT = parse_variant("ngram-mod,mtp:n=3,fixed")
 SETTINGS = RunSettings(max_tokens=24, ignore_eos=True)

@@ -19,7 +19,8 @@ from support.tiny_models import TinyModel
 from nextn.core.engine.engine import Engine
 from nextn.core.errors import ConfigError, FileFormatError
 from nextn.core.generation import Event, GenerateParams, Stats
-from nextn.core.runtime import Runtime, load_runtime
+from nextn.core.load_runtime import load_runtime
+from nextn.core.runtime import Runtime
 from nextn.core.sampling.params import SamplingParams
 from nextn.core.speculation.build import build_speculator
 from nextn.core.speculation.options import NgramModSizes, SpecOptions

@@ -21,7 +21,7 @@ import nextn
 from nextn.core.backend.layers import Floats
 from nextn.core.errors import ConfigError
 from nextn.core.generation import GenerateParams
-from nextn.core.runtime import load_runtime
+from nextn.core.load_runtime import load_runtime
 from nextn.core.sampling.params import SamplingParams
 from nextn.core.speculation.build import build_speculator
 from nextn.core.speculation.options import SpecOptions

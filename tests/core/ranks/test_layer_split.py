@@ -15,12 +15,12 @@ from nextn.core.backend import cuda
 from nextn.core.backend.layers import HALF_FLOATS, DeltaShape, KvShape, StateShape
 from nextn.core.errors import ConfigError, ModelError
 from nextn.core.gguf.reader import open_gguf
+from nextn.core.load_runtime import load_runtime
 from nextn.core.ranks import load as loading
 from nextn.core.ranks.backend import RankedBackend
 from nextn.core.ranks.devices import OneIsTooSmallError, each_device, n_others
 from nextn.core.ranks.images import join_images, split_image
 from nextn.core.ranks.layer_split import divide, fill, split_shape
-from nextn.core.runtime import load_runtime
 from nextn.core.state.sizes import StateSizes
 
 KV, DELTA = KvShape(2, 4, 4), DeltaShape(2, 4, 8, 4)

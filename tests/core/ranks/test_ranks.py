@@ -24,9 +24,10 @@ from support.tiny_models import TinyModel, build_tiny
 from nextn.core.backend.interface import Backend
 from nextn.core.engine.engine import Engine
 from nextn.core.generation import Event, GenerateParams
+from nextn.core.load_runtime import load_runtime
 from nextn.core.ranks import load as loading
 from nextn.core.ranks.backend import RankedBackend
-from nextn.core.runtime import Runtime, load_runtime
+from nextn.core.runtime import Runtime
 from nextn.core.sampling.params import SamplingParams
 from nextn.core.speculation.build import build_speculator
 from nextn.core.speculation.options import NgramSizes, SpecOptions

@@ -9,7 +9,7 @@ from support.recommending import recommending
 from support.serving import SETTINGS, Server, running
 
 from nextn.core import nano
-from nextn.core.runtime import load_runtime
+from nextn.core.load_runtime import load_runtime
 from nextn.core.server.loading import prepare
 
 PROMPT: dict[str, Any] = {"prompt": "def add(a, b):\n", "n_predict": 12}

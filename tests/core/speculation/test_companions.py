@@ -24,7 +24,8 @@ from nextn.convert.files.recombine import detach, extract
 from nextn.core import fitting
 from nextn.core.errors import ConfigError, ModelError
 from nextn.core.gguf.reader import open_gguf
-from nextn.core.runtime import Runtime, load_runtime
+from nextn.core.load_runtime import load_runtime
+from nextn.core.runtime import Runtime
 from nextn.core.speculation.options import NO_SPECULATION, SpecOptions
 
 

@@ -19,7 +19,8 @@ from nextn.core.engine.config import EngineConfig
 from nextn.core.engine.engine import Engine
 from nextn.core.engine.sequence import Sequence as EngineSequence
 from nextn.core.generation import CONTEXT, GenerateParams
-from nextn.core.runtime import Runtime, load_runtime
+from nextn.core.load_runtime import load_runtime
+from nextn.core.runtime import Runtime
 from nextn.core.sampling.params import SamplingParams
 from nextn.core.speculation.build import build_speculator
 from nextn.core.speculation.composite import CompositeSpeculator

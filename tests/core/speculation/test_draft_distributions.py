@@ -35,7 +35,7 @@ from support.vocab import EOS_ID, tokenizer_metadata
 
 from nextn.core import nano
 from nextn.core.generation import GenerateParams
-from nextn.core.runtime import load_runtime
+from nextn.core.load_runtime import load_runtime
 from nextn.core.sampling.distribution import Distribution, without
 from nextn.core.sampling.draft_sampler import DraftSampler, DrawingSampler
 from nextn.core.sampling.noise import DRAFT_TOKEN

@@ -21,8 +21,9 @@ from nextn.core.engine.config import EngineConfig
 from nextn.core.engine.engine import Engine
 from nextn.core.errors import ConfigError, ModelError, NextnError
 from nextn.core.generation import GenerateParams
+from nextn.core.load_runtime import load_runtime
 from nextn.core.models.drafters.mtp_network import H_NEXTN
-from nextn.core.runtime import Runtime, load_runtime
+from nextn.core.runtime import Runtime
 from nextn.core.sampling.params import SamplingParams
 from nextn.core.speculation.drafters.draft_model import make
 from nextn.core.speculation.options import SpecOptions

@@ -31,7 +31,7 @@ from support.vocab import N_VOCAB
 from nextn.convert.verify import examine, open_anything
 from nextn.core.errors import ConfigError, ModelError
 from nextn.core.generation import GenerateParams
-from nextn.core.runtime import load_runtime
+from nextn.core.load_runtime import load_runtime
 from nextn.core.sampling.params import SamplingParams
 from nextn.core.speculation.options import SpecOptions
 

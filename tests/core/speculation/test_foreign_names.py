@@ -22,7 +22,7 @@ from support.network_drafts import SPEC, Tiny, load, noted_drafts
 
 from nextn.convert.verify import examine, open_anything
 from nextn.core.errors import ModelError
-from nextn.core.runtime import load_runtime
+from nextn.core.load_runtime import load_runtime
 
 
 def drafts_of(target: Path, draft: Path, name: str) -> list[tuple[list[int], list[int]]]:

@@ -19,8 +19,9 @@ from nextn.core.backend.reference.state import ReferenceState
 from nextn.core.engine.engine import Engine
 from nextn.core.engine.samplers import SamplerMaker
 from nextn.core.generation import Event, GenerateParams
+from nextn.core.load_runtime import load_runtime
 from nextn.core.models.drafters.network import DraftNetwork
-from nextn.core.runtime import Runtime, load_runtime
+from nextn.core.runtime import Runtime
 from nextn.core.sampling.params import SamplingParams
 from nextn.core.simple import SimpleLoop
 from nextn.core.speculation.build import build_speculator

@@ -21,7 +21,8 @@ from nextn.core.engine.engine import Engine
 from nextn.core.engine.sequence import Sequence as EngineSequence
 from nextn.core.errors import ConfigError
 from nextn.core.generation import EOS, LIMIT, GenerateParams
-from nextn.core.runtime import Runtime, load_runtime
+from nextn.core.load_runtime import load_runtime
+from nextn.core.runtime import Runtime
 from nextn.core.sampling.params import SamplingParams
 from nextn.core.speculation.drafters.feature_rows import MAX_WAITING, RECENT, FeatureRows
 from nextn.core.speculation.drafters.hidden_state import HiddenStateDrafter

@@ -10,7 +10,7 @@ from support.distributions import law_of_texts, surprise
 
 from nextn.core import nano
 from nextn.core.generation import GenerateParams
-from nextn.core.runtime import load_runtime
+from nextn.core.load_runtime import load_runtime
 from nextn.core.sampling.params import SamplingParams
 from nextn.core.speculation.options import SpecOptions
 

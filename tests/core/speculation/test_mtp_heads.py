@@ -17,8 +17,9 @@ from nextn.core.backend.interface import StateRoom
 from nextn.core.backend.step import StepPart, build_step
 from nextn.core.engine.engine import Engine
 from nextn.core.generation import GenerateParams
+from nextn.core.load_runtime import load_runtime
 from nextn.core.models.drafters.mtp_network import H_NEXTN
-from nextn.core.runtime import Runtime, load_runtime
+from nextn.core.runtime import Runtime
 from nextn.core.sampling.params import SamplingParams
 from nextn.core.speculation.drafters.hidden_state import HiddenStateDrafter
 from nextn.core.speculation.interface import Draft, DraftRequest

@@ -13,7 +13,7 @@ from support.ngrams import EOG, ask, begin
 from nextn.core import nano
 from nextn.core.errors import ConfigError, FileFormatError
 from nextn.core.generation import GenerateParams
-from nextn.core.runtime import load_runtime
+from nextn.core.load_runtime import load_runtime
 from nextn.core.sampling.params import SamplingParams
 from nextn.core.speculation.corpus import shared_corpus
 from nextn.core.speculation.corpus.corpus_file import CorpusVocabulary, MappedCorpus

@@ -17,8 +17,9 @@ from support.vocab import N_VOCAB
 from nextn.core.backend.interface import StateRoom
 from nextn.core.backend.step import StepPart, build_step
 from nextn.core.generation import GenerateParams
+from nextn.core.load_runtime import load_runtime
 from nextn.core.models.model import block_input
-from nextn.core.runtime import Runtime, load_runtime
+from nextn.core.runtime import Runtime
 from nextn.core.sampling.params import SamplingParams
 from nextn.core.speculation.build import build_speculator, make_speculator
 from nextn.core.speculation.drafters.hidden_state import HiddenStateDrafter

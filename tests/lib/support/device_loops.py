@@ -15,7 +15,8 @@ from nextn.core.backend.cuda.backend import CudaBackend
 from nextn.core.engine.engine import Engine
 from nextn.core.engine.sequence import Sequence
 from nextn.core.generation import Event, GenerateParams
-from nextn.core.runtime import Runtime, load_runtime
+from nextn.core.load_runtime import load_runtime
+from nextn.core.runtime import Runtime
 from nextn.core.sampling.params import SamplingParams
 from nextn.core.speculation.build import build_speculator
 from nextn.core.speculation.options import SpecOptions

@@ -10,7 +10,8 @@ import numpy as np
 from msgspec.structs import replace
 
 from nextn.core.generation import Event, GenerateParams
-from nextn.core.runtime import Runtime, load_runtime
+from nextn.core.load_runtime import load_runtime
+from nextn.core.runtime import Runtime
 from nextn.core.sampling.params import SamplingParams
 from nextn.core.speculation.build import build_speculator
 from nextn.core.speculation.drafters.hidden_state import HiddenStateDrafter

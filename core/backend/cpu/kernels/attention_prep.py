@@ -139,7 +139,8 @@ class StepWords:
     WINDOWED_PAGES = 16  # of the same stride as `PAGES`
     EMBEDDED = 17  # `Step.embedded`
     ROPE_ROWS = 18  # of each row, in the tables of cosines and sines
-    COUNT = 19
+    EMBEDDED_BYTES = 19  # from row to row of `EMBEDDED`
+    COUNT = 20
 
 
 def place_of_row(

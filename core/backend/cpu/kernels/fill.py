@@ -22,7 +22,8 @@ class SourceWords:
     OUT_ROWS, REQUESTS, HIDDEN, N_ROWS, N_SEQUENCES, N_OUT = range(9, 15)
     WINDOWED_PAGES = 15  # 0: layers have none of their own; as wide as `PAGES`
     EMBEDDED = 16  # 0: no token stands for a row
-    COUNT = 17
+    EMBEDDED_BYTES = 17  # from row to row
+    COUNT = 18
 
 
 class Filling:
@@ -58,7 +59,11 @@ class Filling:
         n_rows, n_sequences = source[SourceWords.N_ROWS], source[SourceWords.N_SEQUENCES]
         self.set_rows(StepWords.ROW_SET, n_rows)
         e.store(n_sequences, self.step_at + 8 * StepWords.N_SEQUENCES, 8)
-        e.store(source[SourceWords.EMBEDDED], self.step_at + 8 * StepWords.EMBEDDED, 8)
+        for given, target in (
+            (SourceWords.EMBEDDED, StepWords.EMBEDDED),
+            (SourceWords.EMBEDDED_BYTES, StepWords.EMBEDDED_BYTES),
+        ):
+            e.store(source[given], self.step_at + 8 * target, 8)
         self.widen(source[SourceWords.STARTS], step[StepWords.STARTS], n_sequences + 1)
         for given, target in (
             (SourceWords.TOKENS, StepWords.TOKENS),

@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from ...layers import QUICK_GELU_SLOPE, PlainActivation
 from ..emit import I64, LANES, Emitter, Value
-from .mathematics import F32X16, tanh
+from .mathematics import F32X16, gelu, gelu_erf, sigmoid, tanh
 
 
 @contextmanager
@@ -41,3 +42,19 @@ def write_cap(e: Emitter, width: int, cap: float) -> None:
     with _each(e, row_set, width) as at:
         e.store(soft_cap(e, e.load(F32X16, x + at), cap), x + at)
     e.finish()
+
+
+def write_activate(e: Emitter, width: int, activation: PlainActivation) -> None:
+    """Arguments: row set, x."""
+    row_set, x = e.words(e.parameters[0], 2)
+    with _each(e, row_set, width) as at:
+        e.store(_activated(e, e.load(F32X16, x + at), activation), x + at)
+    e.finish()
+
+
+def _activated(e: Emitter, x: Value, activation: PlainActivation) -> Value:
+    if activation is PlainActivation.GELU_TANH:
+        return gelu(e, x)
+    if activation is PlainActivation.GELU_ERF:
+        return gelu_erf(e, x)
+    return x * sigmoid(e, x * QUICK_GELU_SLOPE)

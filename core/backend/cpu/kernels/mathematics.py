@@ -17,6 +17,10 @@ LOG = (
 # Of tanh on (-0.625, 0.625), from there too.
 TANH = (-5.70498872745e-3, 2.06390887954e-2, -5.37397155531e-2, 1.33314422036e-1, -3.33332819422e-1)
 SQRT2 = 1.41421356
+# Of the complement of erf: a polynomial in t = 1 / (1 + ERF_SLOPE |x|), times t exp(-x^2); absolute
+# error 1.5e-7 (Abramowitz and Stegun, 7.1.26), highest first.
+ERF = (1.061405429, -1.453152027, 1.421413741, -0.284496736, 0.254829592)
+ERF_SLOPE = 0.3275911
 
 
 def polynomial(e: Emitter, x: Value, coefficients: tuple[float, ...]) -> Value:
@@ -57,6 +61,14 @@ def silu(e: Emitter, x: Value) -> Value:
 def gelu(e: Emitter, x: Value) -> Value:
     """The tanh form: x (1 + tanh(u)) / 2 is x sigmoid(2 u)."""
     return x * sigmoid(e, (x + x * x * x * 0.044715) * (2 * 0.7978845608))
+
+
+def gelu_erf(e: Emitter, x: Value) -> Value:
+    """x (1 + erf(x / sqrt 2)) / 2, which is x or 0 less |x| erfc(|x| / sqrt 2) / 2."""
+    y = (x.bits(I32X16) & 0x7FFFFFFF).bits(F32X16) * (1 / SQRT2)
+    t = 1.0 / (y * ERF_SLOPE + 1.0)
+    half = polynomial(e, t, ERF) * t * exp(e, 0.0 - y * y) * 0.5
+    return x * (x < 0.0).select(half, 1.0 - half)
 
 
 def tanh(e: Emitter, x: Value) -> Value:

@@ -9,8 +9,9 @@ from ..emit import F32, I64, Emitter, Value
 from ..formats.floats import _Floats
 from ..formats.tile_format import ROWS, CpuTileFormat, Record
 from ..formats.unpack import I8X64
+from .mathematics import F32X16
 from .pack import RowSet
-from .row_kernels import copy_floats
+from .row_kernels import copy_floats, each_vector
 from .tile import TILE, WIDTHS
 
 BLOCK_OF_GROUPS = 8  # groups of rows whose activations stay in the second-level cache
@@ -70,9 +71,11 @@ def write_embed(
     e: Emitter, form: CpuTileFormat, width: int, scale: float = 1.0, *, takes_rows: bool = True
 ) -> None:
     """Rows of a table, times a scale, or `Step.embedded` as it is. Arguments: row set, tokens,
-    quants, tile bytes, scales, their bytes, rows out, where the address of `embedded` is."""
+    quants, tile bytes, scales, their bytes, rows out, where the address of `embedded` is and where
+    its bytes from row to row are."""
     arguments, part, parts = e.parameters
-    row_set, tokens, quants, tile_bytes, scales, scale_bytes, out, embedded = e.words(arguments, 8)
+    row_set, tokens, quants, tile_bytes, scales, scale_bytes, out = e.words(arguments, 9)[:7]
+    embedded, stride = e.words(arguments, 9)[7:]
     scratch = e.scratch(I8X64, 1)
     first, last = e.share(e.load(I64, row_set, 8), part, parts)
     with e.range(first, last) as row:
@@ -94,7 +97,26 @@ def write_embed(
                 e.store(e.load(F32, target + at) * scale, target + at)
         if takes_rows:
             with e.when(stands_for_row):
-                copy_floats(e, e.load(I64, embedded, 8) + row * (4 * width), target, width)
+                given_at = e.load(I64, embedded, 8) + row * e.load(I64, stride, 8)
+                copy_floats(e, given_at, target, width)
+    e.finish()
+
+
+def write_add_embedded(e: Emitter, width: int, first_number: int) -> None:
+    """Adds numbers of `Step.embedded` to rows whose tokens stand for one. Arguments: row set,
+    tokens, rows, where the address of `embedded` is and where its bytes from row to row are."""
+    arguments, part, parts = e.parameters
+    row_set, tokens, rows, embedded, stride = e.words(arguments, 5)
+    first, last = e.share(e.load(I64, row_set, 8), part, parts)
+    with e.range(first, last) as row, e.when(e.load(I64, tokens + row * 8, 8) >= FIRST_ROW_ID):
+        given = e.load(I64, embedded, 8) + row * e.load(I64, stride, 8) + 4 * first_number
+        to = rows + row * (4 * width)
+        each_vector(
+            e,
+            width,
+            lambda at: e.store(e.load(F32X16, to + at) + e.load(F32X16, given + at), to + at),
+            lambda at: e.store(e.load(F32, to + at) + e.load(F32, given + at), to + at),
+        )
     e.finish()
 
 

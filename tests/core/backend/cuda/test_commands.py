@@ -12,7 +12,7 @@ from support.serving import SETTINGS, Server, running
 from support.tiny_models import TinyModel
 
 from nextn.cli.app import run
-from nextn.core.runtime import load_runtime
+from nextn.core.load_runtime import load_runtime
 from nextn.core.server.loading import prepare
 
 Tiny = Callable[..., TinyModel]

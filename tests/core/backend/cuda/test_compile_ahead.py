@@ -17,7 +17,7 @@ from nextn.core.backend.cuda.compile_ahead import AheadCompiler
 from nextn.core.backend.cuda.prompt import PromptSizes
 from nextn.core.errors import ModelError
 from nextn.core.generation import GenerateParams
-from nextn.core.runtime import load_runtime
+from nextn.core.load_runtime import load_runtime
 from nextn.core.sampling.params import SamplingParams
 from nextn.core.speculation.build import build_speculator
 from nextn.core.speculation.options import SpecOptions

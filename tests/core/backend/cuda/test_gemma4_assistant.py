@@ -12,7 +12,7 @@ from support.running import random_tokens
 from support.vocab import N_VOCAB
 
 from nextn.core.generation import GenerateParams
-from nextn.core.runtime import load_runtime
+from nextn.core.load_runtime import load_runtime
 from nextn.core.sampling.params import SamplingParams
 from nextn.core.speculation.options import SpecOptions
 

@@ -16,7 +16,7 @@ from nextn.core.backend.interface import HostOutput
 from nextn.core.backend.layers import Floats
 from nextn.core.engine.engine import Engine
 from nextn.core.generation import GenerateParams
-from nextn.core.runtime import load_runtime
+from nextn.core.load_runtime import load_runtime
 from nextn.core.sampling.params import SamplingParams
 
 Tiny = Callable[..., TinyModel]

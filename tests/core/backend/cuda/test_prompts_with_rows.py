@@ -17,7 +17,7 @@ from nextn.core.backend.cuda.prompt import PromptSizes
 from nextn.core.engine.engine import Engine
 from nextn.core.errors import ConfigError
 from nextn.core.generation import Event, GenerateParams
-from nextn.core.runtime import load_runtime
+from nextn.core.load_runtime import load_runtime
 from nextn.core.sampling.params import SamplingParams
 from nextn.core.speculation.build import build_speculator
 from nextn.core.speculation.options import SpecOptions

@@ -18,7 +18,8 @@ from nextn.core.backend.cuda.backend import CudaBackend
 from nextn.core.backend.step import build_step
 from nextn.core.errors import ModelError
 from nextn.core.generation import GenerateParams
-from nextn.core.runtime import Runtime, load_runtime
+from nextn.core.load_runtime import load_runtime
+from nextn.core.runtime import Runtime
 from nextn.core.sampling.params import SamplingParams
 from nextn.core.speculation.build import build_speculator
 from nextn.core.speculation.options import SpecOptions

@@ -28,9 +28,10 @@ from nextn.core.engine.engine import Engine
 from nextn.core.engine.sequence import Sequence
 from nextn.core.errors import ConfigError
 from nextn.core.generation import GenerateParams
+from nextn.core.load_runtime import load_runtime
 from nextn.core.models.layout import Layout
 from nextn.core.models.self_attention import SelfAttention
-from nextn.core.runtime import Runtime, load_runtime
+from nextn.core.runtime import Runtime
 from nextn.core.sampling.params import SamplingParams
 from nextn.core.speculation.build import build_speculator
 from nextn.core.speculation.options import NO_SPECULATION

@@ -1,0 +1,189 @@
+"""`load_runtime`: a file, its drafters and its mmproj file, checked and loaded as one runtime."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from .backend import create_backend
+from .backend.cpu.threads import usable_threads
+from .backend.interface import Backend
+from .backend.layers import KvTypes
+from .errors import ConfigError, ModelError
+from .fitting import available_for, context_length, fitting_context, load_drafts_beside
+from .gguf.checks import check_vocabulary
+from .gguf.reader import GgufFile, open_gguf
+from .model_names import find_model
+from .models import build_model
+from .models.model import Model
+from .models.model_weights import Demand
+from .ranks.backend import RankedBackend
+from .ranks.devices import OneIsTooSmallError, check_devices, each_device, n_others
+from .ranks.load import load_ranked, on_several, open_ranks
+from .runtime import Runtime
+from .speculation.draft_file import leave_out, open_drafts
+from .speculation.options import AUTO, BY_DEFAULT, MTP, SpecOptions
+from .speculation.setting import LoadedModel
+from .state.sizes import StateSizes
+from .tokenizer import load_tokenizer
+from .vision.mmproj_options import MmprojOptions, check_mmproj
+
+Progress = Callable[[str, float], None]  # stage, and the fraction of it that is done
+
+
+def load_runtime(  # noqa: PLR0913 - keyword options of the user
+    path: str | Path | None = None,
+    device: str = "auto",
+    *,
+    n_ctx: int | None = None,
+    threads: int | None = None,
+    cache_type_k: str = "f16",
+    cache_type_v: str = "f16",
+    repack_cache: bool = False,
+    spec: SpecOptions | None = None,
+    draft: str | Path | Iterable[str | Path] | None = None,
+    progress: Progress | None = None,
+    mmproj: str | Path | None = None,
+    image_min_tokens: int | None = None,
+    image_max_tokens: int | None = None,
+) -> Runtime:
+    """Return a runtime of a GGUF file, checked and loaded. `core.load`.
+
+    `path` is a file or the name of a model that is here; `model_names` says which one is opened if
+    it is None. `device` is as on the command line, `n_ctx` in tokens. On the CPU, cached keys and
+    values may be of type f16 or q8_0; with `repack_cache`, its form of the weights is kept on disk
+    and mapped the next time. `spec` names the drafters (None: every one that the files offer),
+    `draft` is the file of a draft model, an MTP head or another network, or several of them, one of
+    each kind (None: networks beside the model's file; an empty list: none): none changes the text.
+    `mmproj` is the file with the vision tower of a model that has one; an image then takes
+    `image_min_tokens` to `image_max_tokens` of the context.
+    """
+    vision = check_mmproj(mmproj, image_min_tokens, image_max_tokens)
+    drafts = [draft] if isinstance(draft, str | Path) else None if draft is None else list(draft)
+    path, spec = find_model(path), spec or BY_DEFAULT
+    start = time.perf_counter()
+    kv_types = KvTypes.parse(cache_type_k, cache_type_v)
+    devices = each_device(device)
+
+    def load(backend: Backend) -> Runtime:
+        if progress is not None:
+            backend.report = progress
+        try:
+            return _load(path, backend, n_ctx, spec, drafts, vision, threads)
+        except BaseException:
+            backend.close()
+            raise
+
+    if len(devices) > 1:
+        if repack_cache:
+            raise ConfigError(f"--repack-cache is for --device cpu, not {device}")
+        check_devices(devices)
+        runtime = load(open_ranks(devices, kv_types, device))
+    else:
+        backend = create_backend(
+            device, usable_threads(threads), kv_types, repack_cache=repack_cache
+        )
+        try:
+            runtime = load(backend)
+        except OneIsTooSmallError as error:
+            runtime = on_several(error, kv_types, load)
+    runtime.stats.load_ms = runtime.load_ms = 1000 * (time.perf_counter() - start)
+    return runtime
+
+
+def _load(
+    path: str | Path,
+    backend: Backend,
+    n_ctx: int | None,
+    spec: SpecOptions,
+    drafts: list[str | Path] | None,
+    vision: MmprojOptions | None,
+    threads: int | None,
+) -> Runtime:
+    file = open_gguf(path)
+    check_vocabulary(file)
+    encoder = None
+    if vision is not None:  # first, so that what is left of the memory is the model's
+        from .vision.load_images import load_images
+
+        encoder = load_images(vision, file, backend, threads)
+    try:
+        runtime = _load_model(file, backend, n_ctx, spec, drafts)
+    except BaseException:
+        if encoder is not None:
+            encoder.close()
+        raise
+    runtime.image_encoder = encoder
+    return runtime
+
+
+def _load_model(
+    file: GgufFile,
+    backend: Backend,
+    n_ctx: int | None,
+    spec: SpecOptions,
+    drafts: list[str | Path] | None,
+) -> Runtime:
+    tokenizer = load_tokenizer(file.metadata)
+    draft_files = open_drafts(drafts, spec, file)
+    with_nextn = not {MTP, AUTO}.isdisjoint(spec.types)
+    with_nextn &= all(each.drafter != MTP for each in draft_files)
+    reserve = sum(each.file.n_bytes for each in draft_files if not each.is_companion)
+    demands: list[Demand] = []
+    model, length = _build(file, backend, n_ctx, demands, with_nextn=with_nextn, reserve=reserve)
+    target = LoadedModel(file, model, tokenizer)
+    used, drafter = load_drafts_beside(draft_files, target, backend, spec, length, demands)
+    try:
+        runtime = Runtime(file, model, backend, tokenizer, length, spec, drafter, demands)
+    except ConfigError as error:
+        if not any(each.is_companion for each in used):
+            raise
+        for each in used:
+            leave_out(each, error)
+        return _load_model(file, backend, n_ctx, spec, [])
+    runtime.draft_files = tuple(used)
+    return runtime
+
+
+def _build(
+    file: GgufFile,
+    backend: Backend,
+    n_ctx: int | None,
+    demands: list[Demand],
+    *,
+    with_nextn: bool,
+    reserve: int,
+) -> tuple[Model, int]:
+    """Return the model and its context length in tokens. `reserve`: bytes for a draft model."""
+    if backend.n_ranks > 1:
+        assert isinstance(backend, RankedBackend)
+
+        def sizes(model: Model) -> StateSizes:
+            return StateSizes(context_length(model, n_ctx))
+
+        model = load_ranked(file, backend, sizes, with_nextn=with_nextn, reserve=reserve)
+        return model, context_length(model, n_ctx)
+
+    length = 0
+
+    def check(demand: Demand) -> None:
+        nonlocal length
+        demands.append(demand)
+        others = n_others(backend.name)
+        try:
+            may_shrink = n_ctx is None and not others
+            length = fitting_context(
+                file,
+                demand,
+                backend,
+                context_length(demand.model, n_ctx),
+                available_for(backend),
+                may_shrink=may_shrink,
+            )
+        except (ModelError, ConfigError) as error:
+            if others:
+                raise OneIsTooSmallError(error, 1 + others) from None
+            raise
+
+    return build_model(file, backend, check, with_nextn=with_nextn), length

@@ -1,0 +1,104 @@
+"""`ImageEncoder`: an mmproj file that is ready, and the rows that it made lately."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from hashlib import sha256
+from io import BytesIO
+from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import Struct
+
+from ..backend.layers import Floats
+from ..errors import InputError
+from ..state.embedded_rows import ImageRows
+from .image_file import decode, rgb_pixels, size_of
+
+if TYPE_CHECKING:
+    from ..backend.interface import Backend
+    from .pixels import PatchGrid, PixelBudget
+    from .projector import Projector
+    from .tower import Steps
+
+CACHE_BYTES: Final = 256 << 20
+
+
+class ReadImage(Struct, frozen=True, eq=False):
+    """An image whose size is known and checked, and whose pixels may still be damaged."""
+
+    name: str  # what messages call it
+    data: bytes
+    key: str  # what the data and the settings determine
+    grid: PatchGrid
+
+    @property
+    def n_rows(self) -> int:
+        return self.grid.n_rows
+
+
+class ImageEncoder:
+    """Encoding is for one thread, that of the model. `read` may be called in any."""
+
+    def __init__(
+        self,
+        projector: Projector,
+        width: int,
+        budget: PixelBudget,
+        own_backend: Backend | None = None,
+        cache_bytes: int = CACHE_BYTES,
+    ) -> None:
+        """`width`: numbers of a row. `own_backend`: to be closed with this one."""
+        self.projector, self.width, self.budget = projector, width, budget
+        self._own_backend = own_backend
+        self._rows: OrderedDict[str, Floats] = OrderedDict()  # the latest at the end
+        self._n_bytes, self._cache_bytes = 0, cache_bytes
+
+    def read(self, data: bytes, name: str = "image") -> ReadImage:
+        """From its header: how many rows it will have. InputError says what is wrong with it."""
+        grid = self.projector.grid_of(size_of(data, name), self.budget)
+        settings = f"{self.budget.least} {self.budget.most}".encode()
+        return ReadImage(name, data, sha256(settings + b"\0" + data).hexdigest(), grid)
+
+    def encode(self, image: ReadImage) -> Steps[ImageRows]:
+        """The rows that stand in a prompt. Yields between pieces of work."""
+        rows = self._rows.get(image.key)
+        if rows is None:
+            prepared = self.projector.prepare(decode(image.data, image.name), image.grid)
+            yield
+            rows = yield from self.projector.encode(prepared)
+            self._keep(image.key, rows)
+        else:
+            self._rows.move_to_end(image.key)
+        return ImageRows.of_grid(rows, image.grid.row_width)
+
+    def close(self) -> None:
+        self._rows.clear()
+        self._n_bytes = 0
+        if self._own_backend is not None:
+            self._own_backend.close()
+
+    def _keep(self, key: str, rows: Floats) -> None:
+        if rows.nbytes > self._cache_bytes or key in self._rows:
+            return
+        self._rows[key] = rows
+        self._n_bytes += rows.nbytes
+        while self._n_bytes > self._cache_bytes:
+            self._n_bytes -= self._rows.popitem(last=False)[1].nbytes
+
+
+def image_bytes(source: Any, name: str, read_file: Callable[[Any], bytes]) -> bytes:
+    """Of the bytes of an image file, an image of Pillow, or a path, which `read_file` reads."""
+    from PIL import Image, ImageOps
+
+    if isinstance(source, bytes | bytearray | memoryview):
+        return bytes(source)
+    if isinstance(source, Image.Image):
+        stored = BytesIO()
+        pixels = rgb_pixels(ImageOps.exif_transpose(source))
+        Image.fromarray(pixels).save(stored, "PNG", compress_level=1)
+        return stored.getvalue()
+    try:
+        return read_file(source)
+    except OSError as error:
+        raise InputError(f"{name}: cannot be read: {error.strerror or error}") from None

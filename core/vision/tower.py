@@ -1,0 +1,156 @@
+"""A vision transformer: passes over the operations of a backend, with attention in between.
+
+Of a block, attention needs all patches at once and everything else goes row by row. So a pass runs
+from one attention to the next: what follows one, then the norm and the product before the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator
+from typing import TYPE_CHECKING, TypeVar
+
+from msgspec import Struct
+
+from ..backend.layers import SILU_GATE, Floats
+from .patch_attention import attend_patches, turns_of
+from .row_passes import RowPasses
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from ..backend.interface import Backend, Ops, Packed, Rows
+    from ..backend.layers import Norm
+    from ..models.model_weights import Weights
+    from .patch_attention import Places
+    from .tower_sizes import TowerSizes
+
+T = TypeVar("T")
+Steps = Generator[None, None, T]  # yields between pieces of work, so that others get their turn
+Groups = list["NDArray[np.int64]"]  # patches that see each other
+
+
+class TowerTraits(Struct, frozen=True):
+    """How the towers of families differ."""
+
+    centred: bool = True  # norms subtract the mean, and have biases
+    gated: bool = False  # feed-forward layers
+    patch_bias: bool = False
+
+
+class TowerBlock:
+    """x += attention(norm(x)); x += feed_forward(norm(x))."""
+
+    def __init__(self, sizes: TowerSizes, weights: Weights, traits: TowerTraits) -> None:
+        n, n_ff, self._sizes, self._traits = sizes.n_embd, sizes.n_ff, sizes, traits
+        self.ln1, self.ln2 = (
+            tower_norm(weights, name, n, sizes, traits) for name in ("ln1", "ln2")
+        )
+        qkv = {"attn_qkv": 3 * n} if weights.has("attn_qkv") else dict.fromkeys(_SPLIT, n)
+        self.qkv = weights.matrix(n, qkv, needs_bias=True)
+        self.attn_out = weights.matrix(n, {"attn_out": n}, needs_bias=True)
+        inner = {"ffn_gate": n_ff, "ffn_up": n_ff} if traits.gated else {"ffn_up": n_ff}
+        self.inner = weights.matrix(n, inner, needs_bias=True)
+        self.ffn_down = weights.matrix(n_ff, {"ffn_down": n}, needs_bias=True)
+
+    def before(self, ops: Ops, x: Rows) -> Rows:
+        """The rows [q | k | v]."""
+        return ops.matmul(ops.norm(x, self.ln1), self.qkv)
+
+    def after(self, ops: Ops, x: Rows) -> Rows:
+        """The feed-forward layer, added to x."""
+        a: Packed = ops.norm(x, self.ln2)
+        if self._traits.gated:
+            inner = ops.gated_ffn(a, self.inner, SILU_GATE)
+        else:
+            rows = ops.activate(ops.matmul(a, self.inner), self._sizes.activation)
+            inner = ops.pack(rows)
+        return ops.matmul(inner, self.ffn_down, add_to=x)
+
+
+_SPLIT = ("attn_q", "attn_k", "attn_v")
+
+
+def tower_norm(
+    weights: Weights, name: str, width: int, sizes: TowerSizes, traits: TowerTraits
+) -> Norm:
+    if traits.centred:
+        return weights.biased_norm(name, width, sizes.eps)
+    return weights.norm(name, width, sizes.eps)
+
+
+class Tower:
+    """`v.*` of an mmproj file, without what makes rows of patches."""
+
+    def __init__(
+        self, sizes: TowerSizes, weights: Weights, backend: Backend | None, traits: TowerTraits
+    ) -> None:
+        self.sizes, self._passes = sizes, RowPasses(backend)
+        shape = (sizes.n_embd, 3, sizes.patch, sizes.patch)
+        bias = weights.floats("patch_embd.bias", sizes.n_embd) if traits.patch_bias else None
+        # A still image is both frames of what the model takes for a film.
+        self.patch_embd = (
+            weights.kernel("patch_embd.weight", shape, bias),
+            weights.kernel("patch_embd.weight.1", shape),
+        )
+        self.blk = [
+            TowerBlock(sizes, weights.scope(f"blk.{i}"), traits) for i in range(sizes.n_layers)
+        ]
+
+    def encode(
+        self,
+        patches: Floats,
+        places: Places,
+        positions: Floats | None,
+        groups_of: Callable[[int], Groups],
+        on_layer: Callable[[int, Floats], Steps[None]],
+    ) -> Steps[Floats]:
+        """Rows (patches, n_embd) of the last block. `positions`: added to embedded patches;
+        `groups_of`: which patches of a layer see each other; `on_layer`: called with what each
+        layer leaves."""
+        turns = turns_of(places, self.sizes.head_dim)
+        x = (yield from self.run(self._embed, patches, x=self.sizes.n_embd))["x"]
+        if positions is not None:
+            x = x + positions
+        for i, block in enumerate(self.blk):
+            made = yield from self.run(_before(block), x, qkv=3 * self.sizes.n_embd)
+            attention = attend_patches(made["qkv"], self.sizes.n_heads, turns, groups_of(i))
+            attended = yield from last_of(attention)
+            out = yield from self.run(_product(block), attended, y=self.sizes.n_embd)
+            x = x + out["y"]
+            x = (yield from self.run(_after(block), x, x=self.sizes.n_embd))["x"]
+            yield from on_layer(i, x)
+        return x
+
+    def run(
+        self, make: Callable[[Ops, Rows], Mapping[str, Rows]], rows: Floats, **widths: int
+    ) -> Steps[dict[str, Floats]]:
+        """One pass, see `RowPasses.run`."""
+        return (yield from last_of(self._passes.run(make, rows, **widths)))
+
+    def _embed(self, ops: Ops, x: Rows) -> Mapping[str, Rows]:
+        packed, (first, second) = ops.pack(x), self.patch_embd
+        return {"x": ops.matmul(packed, second, add_to=ops.matmul(packed, first))}
+
+
+def _before(block: TowerBlock) -> Callable[[Ops, Rows], Mapping[str, Rows]]:
+    return lambda ops, x: {"qkv": block.before(ops, x)}
+
+
+def _product(block: TowerBlock) -> Callable[[Ops, Rows], Mapping[str, Rows]]:
+    return lambda ops, x: {"y": ops.matmul(ops.pack(x), block.attn_out)}
+
+
+def _after(block: TowerBlock) -> Callable[[Ops, Rows], Mapping[str, Rows]]:
+    return lambda ops, x: {"x": block.after(ops, x)}
+
+
+def last_of(steps: Iterator[T]) -> Steps[T]:
+    """A step for each that is yielded; returns the last one."""
+    found: list[T] = []
+    for each in steps:
+        found = [each]
+        yield
+    return found[0]
