@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from .console import Console
 from .conversation import read_switches, read_template
 from .flags import given_flags, takes_flags
+from .image_options import ProjectorOptions
 from .log import show_log
 from .open_model import choose_drafts, choose_model, print_choice
 from .replicated import read_plan, serve_replicas
@@ -46,6 +47,7 @@ _JOIN_S = 0.5  # for the engine's thread to end
 @takes_flags
 def serve(  # noqa: PLR0913 - groups of flags
     models: ModelOptions,
+    projector: ProjectorOptions,
     place: PlaceOptions,
     listen: ListenOptions,
     limits: LimitOptions,
@@ -79,7 +81,7 @@ def serve(  # noqa: PLR0913 - groups of flags
     model, drafts = choose_model(models, output, spec), choose_drafts(spec, models, output)
     if is_bundled(model):
         settings = replace(settings, writes_text=True)
-    for path in (model, *(drafts or ())):
+    for path in (model, *(drafts or ()), *([projector.mmproj] if projector.mmproj else ())):
         if not path.is_file():
             raise FileNotFoundError(2, "no such file", str(path))
     if warning := warning_of(speculation):
@@ -90,7 +92,7 @@ def serve(  # noqa: PLR0913 - groups of flags
         output.remark("--spec-corpus: what one API key's requests add is drafted for all keys")
     recipe = ServedModel(
         model, place, speculation, drafts, listen.parallel, cache.room, source,
-        templates.chat_template, given_flags(),
+        templates.chat_template, given_flags(), projector,
     )  # fmt: skip
     if plan is not None:
         print_choice(models, model, output)

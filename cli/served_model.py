@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from ..core.speculation.options import SpecOptions
 from .console import Console
+from .image_options import ProjectorOptions
 from .open_model import open_runtime
 from .sampling_options import not_given
 from .shared_options import PlaceOptions
@@ -32,11 +33,14 @@ class ServedModel(Struct, frozen=True):
     template: str | None  # Jinja
     template_name: str | None  # of the model's file
     flags: frozenset[str] = frozenset()  # given on the command line
+    projector: ProjectorOptions | None = None
 
     def load(self, output: Console) -> Loaded:
         from ..core.server.loading import prepare
 
-        runtime = open_runtime(self.model, self.place, output, self.speculation, self.drafts)
+        runtime = open_runtime(
+            self.model, self.place, output, self.speculation, self.drafts, self.projector
+        )
         with flag_errors(), output.cleared():  # memory, or a drafter: flags chose it
             template = self._template(runtime)
             sampling = not_given(runtime.recommended_sampling, self.flags)

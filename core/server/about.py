@@ -21,6 +21,7 @@ from .native import settings_of
 from .parsed_request import ParsedRequest
 from .replies import JsonResponse
 from .reply import find_call_style
+from .request_images import MEDIA_MARKER
 from .service import Service
 from .worker import READY, SLEEPING, unavailable
 
@@ -48,7 +49,10 @@ async def models(request: Request) -> Response:
     service = _service(request)
     names = service.settings.alias or (service.model_name,)
     found = [_model(service, names)]
-    shown = [{"name": names[0], "model": names[0], "capabilities": ["completion"], "type": "model"}]
+    can = ["completion"]
+    if "image" in found[0]["architecture"]["input_modalities"]:
+        can.append("multimodal")
+    shown = [{"name": names[0], "model": names[0], "capabilities": can, "type": "model"}]
     return JsonResponse({"object": "list", "data": found, "models": shown})
 
 
@@ -86,8 +90,16 @@ def _model(service: Service, names: tuple[str, ...]) -> dict[str, Any]:
             "n_params": runtime.file.n_params,
             "size": runtime.file.n_bytes,
         },
-        "architecture": {"input_modalities": ["text"], "output_modalities": ["text"]},
+        "architecture": {
+            "input_modalities": ["text", *["image"] * sees(service)],
+            "output_modalities": ["text"],
+        },
     }
+
+
+def sees(service: Service) -> bool:
+    """Whether requests may have images."""
+    return service.runtime.image_encoder is not None
 
 
 async def props(request: Request) -> Response:
@@ -111,7 +123,8 @@ def _props(service: Service) -> dict[str, Any]:
         "total_slots": service.worker.n_slots,
         "model_alias": settings.alias[0] if settings.alias else "",
         "model_path": str(runtime.file.path),
-        "modalities": {"vision": False, "audio": False},
+        "modalities": {"vision": sees(service), "audio": False},
+        "media_marker": MEDIA_MARKER,
         "endpoint_slots": settings.with_slots,
         "endpoint_props": False,
         "endpoint_metrics": settings.with_metrics,

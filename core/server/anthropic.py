@@ -99,6 +99,8 @@ def _messages_of(message: BlockMessage) -> list[dict[str, Any]]:
         match block.type:
             case "text":
                 texts.append({"type": "text", "text": block.text})
+            case "image":
+                texts.append({"type": "image", "source": block.source})
             case "tool_use":
                 calls.append(_past_call(block))
             case "tool_result":

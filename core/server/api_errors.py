@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from ..errors import ConfigError, NextnError, TemplateError
+from ..errors import ConfigError, InputError, NextnError, TemplateError
 
 _KINDS: Final = {
     400: "invalid_request_error",
@@ -81,7 +81,7 @@ def api_error(error: BaseException) -> ApiError:
     match error:
         case ApiError():
             return error
-        case ConfigError() | TemplateError():
+        case ConfigError() | InputError() | TemplateError():
             return ApiError(400, field_names(str(error)))
         case UnavailableError():
             return ApiError(503, str(error), retry_after=1)

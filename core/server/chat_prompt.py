@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct
 
@@ -22,7 +22,7 @@ from ..tokenizer.harmony import speaks_harmony
 from ..tokenizer.thinking import find_thinking_texts
 from .api_errors import api_error
 from .json_body import aside
-from .messages import read_messages
+from .messages import has_images, read_messages
 from .prompts import refuse_endless
 from .reply import (
     CallStyle,
@@ -33,8 +33,12 @@ from .reply import (
 )
 from .request_bodies import ChatBody
 from .request_decoding import refuse
+from .request_images import MEDIA_MARKER, RequestImages, encoder_of
 from .service import Service
 from .tools import Tools, read_tools
+
+if TYPE_CHECKING:
+    from ..vision.image_prompt import ImagePrompt
 
 CONTINUES: Final = "continue_final_message"
 
@@ -45,7 +49,7 @@ class ChatPrompt(Struct, frozen=True):
     calls: CallStyle | None  # how the reply will call them; None: it cannot
     marks: tuple[str, str] | None  # of thoughts
     answer: tuple[str, str] | None  # marks around the answer
-    tokens: list[int]
+    tokens: list[int] | ImagePrompt
     is_harmony: bool = False  # replies are messages in channels
 
     @property
@@ -70,7 +74,12 @@ class ChatPrompt(Struct, frozen=True):
 
 
 async def read_chat_prompt(service: Service, body: ChatBody) -> ChatPrompt:
-    messages, tools = read_messages(body), read_tools(body)
+    images = None
+    if has_images(body):
+        encoder_of(service.runtime)
+        images = RequestImages(service.runtime)
+    messages = await aside(body.size, lambda: read_messages(body, images))
+    tools = read_tools(body)
     template = service.loaded.template or ChatTemplate(CHATML)
     style = find_call_style(template.source) if tools.is_offered else None
     text = None
@@ -79,11 +88,25 @@ async def read_chat_prompt(service: Service, body: ChatBody) -> ChatPrompt:
     if text is None:
         add_prompt = body.add_generation_prompt is not False
         text = await _write(service, body, template, tools, style, messages, add_prompt)
-    refuse_endless(text, service.tokenizer, service.n_ctx)
-    tokens = await aside(len(text), lambda: prompt_tokens(text, service.tokenizer))
+    written: str = text
+    refuse_endless(written, service.tokenizer, service.n_ctx)
+    tokens = await aside(len(written), lambda: _tokens_of(service, written, images))
+    if images is not None:
+        text = written.replace(images.mark, MEDIA_MARKER)
     thoughts, answer = find_thinking_texts(template.source), find_answer_marks(template.source)
     is_harmony = speaks_harmony(template.source)
     return ChatPrompt(text, tools, style, thoughts, answer, tokens, is_harmony)
+
+
+def _tokens_of(
+    service: Service, text: str, images: RequestImages | None
+) -> list[int] | ImagePrompt:
+    if images is None:
+        return prompt_tokens(text, service.tokenizer)
+    try:
+        return images.prompt(text)
+    except NextnError as error:
+        raise api_error(error) from None
 
 
 def _goes_on(service: Service, body: ChatBody, messages: list[dict[str, Any]]) -> bool:

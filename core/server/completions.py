@@ -14,7 +14,7 @@ from .guard import owner_of
 from .json_body import aside, read_object
 from .openai_format import OpenAIFormat, finish_reason
 from .parsed_request import parse_request
-from .prompts import read_prompts
+from .prompts import read_prompts_with_images
 from .request_bodies import CompletionBody
 from .request_decoding import refuse
 from .service import Service
@@ -31,7 +31,7 @@ async def completions(request: Request) -> Response:
     owner = owner_of(request, body)
 
     def read() -> CompletionFormat:
-        prompts = read_prompts(body.prompt, service.tokenizer, service.n_ctx)
+        prompts = read_prompts_with_images(body.prompt, service)
         return CompletionFormat(
             parse_request(service, body, prompts, logprobs=body.logprobs, owner=owner), service
         )

@@ -20,6 +20,7 @@ from .answer import Answer
 from .api_errors import ApiError, UnavailableError, api_error
 from .formats import Format, encode
 from .jobs import Job
+from .request_images import encode_images
 from .thread_bridge import Item, Mailbox, Ping, Progress
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ _STREAM_HEADERS = [(b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no"
 async def start(service: Service, form: Format) -> GenerationResponse:
     """Refused with an ApiError before anything is sent."""
     service.worker.check_room()
+    await encode_images(service, form.parsed)
     jobs = form.parsed.jobs()
     await _prepare(service, jobs)
     service.worker.submit(jobs)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 from msgspec import to_builtins
@@ -15,7 +16,7 @@ from .generation_response import start
 from .guard import owner_of
 from .json_body import aside, read_object
 from .parsed_request import ParsedRequest, parse_request
-from .prompts import read_prompts
+from .prompts import read_prompts_with_images
 from .request_bodies import NativeBody
 from .service import Service
 from .thread_bridge import Progress
@@ -28,7 +29,7 @@ async def completion(request: Request) -> Response:
     owner = owner_of(request, body)
 
     def read() -> NativeFormat:
-        prompts = read_prompts(body.prompt, service.tokenizer, service.n_ctx)
+        prompts = read_prompts_with_images(body.prompt, service)
         parsed = parse_request(
             service, body, prompts, logprobs=n_probs or None, owner=owner,
             after_sampling=bool(body.post_sampling_probs),
@@ -42,8 +43,11 @@ class NativeFormat(Format):
     def __init__(self, parsed: ParsedRequest, service: Service) -> None:
         super().__init__(parsed)
         self._service = service
-        decode = service.tokenizer.decode
-        self._prompts = [decode(prompt, show_special=True) for prompt in parsed.prompts]
+        decode = partial(service.tokenizer.decode, show_special=True)
+        self._prompts = [
+            decode(prompt) if isinstance(prompt, list) else prompt.shown(decode)
+            for prompt in parsed.prompts
+        ]
 
     def piece(self, answer: Answer, text: str) -> bytes:
         return event(self._partial(answer, text))

@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from .answer import Answer
-from .api_errors import ApiError, not_supported
+from .api_errors import ApiError
 from .chat_prompt import ChatPrompt, read_chat_prompt
 from .chat_reply import ChatReply, Delta
 from .formats import Format, encode
@@ -25,7 +25,7 @@ from .guard import owner_of
 from .json_body import aside, read_object
 from .openai_format import finish_reason
 from .parsed_request import ParsedRequest, parse_request
-from .prompts import read_prompts
+from .prompts import read_prompts_with_images
 from .replies import JsonResponse
 from .reply_rules import bind
 from .request_bodies import ChatBody, CompletionBody, OllamaBody, OllamaChatBody, OllamaPromptBody
@@ -61,11 +61,9 @@ async def generate(request: Request) -> Response:
     for name in ("suffix", "template"):
         if getattr(body, name):
             refuse(name, "is not supported")
-    if body.images:
-        raise not_supported("images")
     if body.raw or service.loaded.template is None or service.settings.writes_text:
         return await _continue(request, service, body, (body.system or "") + body.prompt)
-    messages = [{"role": "user", "content": body.prompt}]
+    messages = [_message({"role": "user", "content": body.prompt, "images": body.images})]
     if body.system:
         messages.insert(0, {"role": "system", "content": body.system})
     return await _reply(request, service, body, messages, None, is_chat=False)
@@ -90,11 +88,14 @@ async def _reply(
 async def _continue(
     request: Request, service: Service, body: OllamaPromptBody, text: str
 ) -> Response:
-    plain = decode(CompletionBody, _shared(body) | {"prompt": text})
+    prompt: Any = text
+    if body.images:
+        prompt = [{"prompt_string": text, "multimodal_data": body.images}]
+    plain = decode(CompletionBody, _shared(body) | {"prompt": prompt})
     owner = owner_of(request, plain)
 
     def read() -> OllamaFormat:
-        prompts = read_prompts(plain.prompt, service.tokenizer, service.n_ctx)
+        prompts = read_prompts_with_images(plain.prompt, service)
         parsed = parse_request(service, plain, prompts, logprobs=None, owner=owner)
         return OllamaFormat(parsed, None, is_chat=False)
 
@@ -126,9 +127,13 @@ def _shared(body: OllamaBody) -> dict[str, Any]:
 
 
 def _message(message: dict[str, Any]) -> dict[str, Any]:
-    if message.get("images"):
-        raise not_supported("images")
-    found = {name: value for name, value in message.items() if name != "thinking"}
+    """In OpenAI's words. Images stand before the text, as in Ollama's own templates."""
+    found = {name: value for name, value in message.items() if name not in ("thinking", "images")}
+    if images := message.get("images"):
+        if not isinstance(images, list) or not all(isinstance(each, str) for each in images):
+            refuse("images", "must be a list of images in base64")
+        parts: list[Any] = [{"type": "image_url", "image_url": each} for each in images]
+        found["content"] = [*parts, {"type": "text", "text": message.get("content") or ""}]
     if thinking := message.get("thinking"):
         found["reasoning_content"] = thinking
     if name := message.get("tool_name"):

@@ -56,6 +56,8 @@ async def show(request: Request) -> Response:
         can.append("tools")
     if find_thinking_texts(source) is not None:
         can.append("thinking")
+    if service.runtime.image_encoder is not None:
+        can.append("vision")
     return JsonResponse(
         {
             "modelfile": f"FROM {service.model_name}\n",

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from msgspec import Struct
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, cast
+
+from msgspec import Struct, field
 
 from ..generation import GenerateParams
 from .jobs import NO_SLOT, Job
@@ -13,9 +16,13 @@ from .sampling_fields import read_max_tokens, read_params
 from .service import Service
 from .thread_bridge import Mailbox
 
+if TYPE_CHECKING:
+    from ..state.embedded_rows import ModelPrompt
+    from ..vision.image_prompt import ImagePrompt
+
 
 class ParsedRequest(Struct):
-    prompts: list[list[int]]
+    prompts: Sequence[list[int] | ImagePrompt]
     params: GenerateParams
     n: int = 1  # sequences for each prompt
     model: str = ""
@@ -30,12 +37,14 @@ class ParsedRequest(Struct):
     with_tokens: bool = False
     with_sources: bool = False  # the drafter of each token
     only: tuple[str, ...] = ()  # fields of the response
+    encoded: dict[int, ModelPrompt] = field(default_factory=dict)  # those with images, by place
 
     def jobs(self) -> list[Job]:
+        """After images are encoded."""
         mailbox = Mailbox()
         return [
             Job(
-                prompt,
+                self.encoded.get(i, cast("list[int]", prompt)),
                 self.params,
                 mailbox,
                 place=i * self.n + index,
@@ -53,7 +62,7 @@ class ParsedRequest(Struct):
 def parse_request(
     service: Service,
     body: GenerationBody,
-    prompts: list[list[int]],
+    prompts: Sequence[list[int] | ImagePrompt],
     *,
     logprobs: int | None,
     after_sampling: bool = False,

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sized
 from functools import lru_cache
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from ..errors import NextnError
 from ..tokenizer import Tokenizer
-from .api_errors import EXCEEDS, ApiError, not_supported
+from .api_errors import EXCEEDS, ApiError, api_error, not_supported
 from .request_bodies import Prompt
 from .request_decoding import refuse
+from .request_images import RequestImages, encoder_of
+
+if TYPE_CHECKING:
+    from ..vision.image_prompt import ImagePrompt
+    from .service import Service
 
 MAX_PROMPTS: Final = 128
 _NAME: Final = "prompt"
@@ -17,10 +24,41 @@ _BY_FAR: Final = 2
 
 def read_prompts(value: Prompt, tokenizer: Tokenizer, n_ctx: int) -> list[list[int]]:
     """Reads one or several: `"text"`, `[1, 2]`, `["text", 3]`, `["a", "b"]`, `[[1, 2], "b"]`."""
+    return [_tokens_of(each, tokenizer, n_ctx) for each in _checked(value)]
+
+
+def read_prompts_with_images(value: Prompt, service: Service) -> list[list[int] | ImagePrompt]:
+    """The same, where `{"prompt_string": "...", "multimodal_data": ["..."]}` has images."""
+    return [
+        _with_images(each, service)
+        if isinstance(each, dict) and each.get("multimodal_data")
+        else _tokens_of(each, service.tokenizer, service.n_ctx)
+        for each in _checked(value)
+    ]
+
+
+def _checked(value: Prompt) -> list[Any]:
     many = _several(value)
     if len(many) > MAX_PROMPTS:
         refuse(_NAME, f"may be at most {MAX_PROMPTS} prompts, got {len(many)}")
-    return [_tokens_of(each, tokenizer, n_ctx) for each in many]
+    return many
+
+
+def _with_images(value: dict[str, Any], service: Service) -> ImagePrompt:
+    text, data = value.get("prompt_string"), value["multimodal_data"]
+    encoder_of(service.runtime)
+    if not isinstance(text, str):
+        refuse("prompt.prompt_string", "must be a string")
+    if not isinstance(data, list):
+        refuse("prompt.multimodal_data", "must be a list of images in base64")
+    refuse_endless(text, service.tokenizer, service.n_ctx)
+    images = RequestImages(service.runtime)
+    for i, each in enumerate(data):
+        images.add(each, f"prompt.multimodal_data[{i}]")
+    try:
+        return images.placed_in(text)
+    except NextnError as error:
+        raise api_error(error) from None
 
 
 def _several(value: Any) -> list[Any]:
@@ -69,7 +107,7 @@ def _mixed(parts: list[Any], tokenizer: Tokenizer) -> list[int]:
     return tokens
 
 
-def check_length(tokens: list[int], n_ctx: int) -> None:
+def check_length(tokens: Sized, n_ctx: int) -> None:
     """Raises an `ApiError` if there is no room for a token after the prompt."""
     if len(tokens) >= n_ctx:
         raise _too_long(len(tokens), n_ctx)

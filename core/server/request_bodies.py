@@ -54,9 +54,21 @@ def as_list(texts: Texts) -> list[str]:
 
 class ContentPart(msgspec.Struct):
     type: Annotated[
-        NonEmpty, Meta(extra_json_schema={"enum": ["text", "input_text", "output_text"]})
-    ]
+        NonEmpty,
+        Meta(
+            extra_json_schema={
+                "enum": [
+                    "text", "input_text", "output_text", "image_url", "input_image", "image",
+                ]
+            }
+        ),
+    ]  # fmt: skip
     text: Text = None
+    image_url: Annotated[
+        str | dict[str, Any] | None, Meta(description="a data URI, or an object with it as `url`")
+    ] = None
+    source: Annotated[Object, Meta(description="an image in Anthropic's form")] = None
+    file_id: Text = None
 
 
 Content = str | list[str | ContentPart] | None
@@ -161,6 +173,7 @@ class ContentBlock(msgspec.Struct):
     input: Object = None
     tool_use_id: Text = None
     content: Any = None
+    source: Object = None
 
 
 class BlockMessage(msgspec.Struct):

@@ -34,6 +34,7 @@ class Service:
     n_active: int = 0  # requests that need the model
     used_at: float = field(default_factory=time.perf_counter)  # when the last of them was answered
     slot_files: asyncio.Lock = field(default_factory=asyncio.Lock)
+    encoding: asyncio.Lock = field(default_factory=asyncio.Lock)  # of images
     reading: asyncio.Lock = field(default_factory=asyncio.Lock)  # of rows for an embedding
     remembered: dict[str, Any] = field(default_factory=dict)  # for answers while the model sleeps
     # Closes the connection of a client that does not read; set by `Serving`.

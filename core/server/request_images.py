@@ -1,0 +1,169 @@
+"""Images of a request: read from base64 to their headers, and encoded between steps of the engine.
+
+Nothing is fetched: neither remote addresses nor files are opened for a client.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final, NoReturn
+
+from ..errors import InputError, NextnError
+from .api_errors import ApiError, api_error
+
+if TYPE_CHECKING:
+    from ..runtime import Runtime
+    from ..state.embedded_rows import ModelPrompt
+    from ..vision.image_encoder import ReadImage
+    from ..vision.image_prompt import ImagePrompt
+    from ..vision.tower import Steps
+    from .parsed_request import ParsedRequest
+    from .service import Service
+
+MAX_IMAGES: Final = 16  # of a request
+MEDIA_MARKER: Final = "<__media__>"  # of an image in a prompt that is no chat
+IMAGE_PARTS: Final = ("image_url", "input_image", "image")
+NOT_SEEN: Final = (
+    "images (image_url, input_image, image, multimodal_data) need the model's mmproj file: start "
+    "the server with --mmproj FILE"
+)
+_ALPHABET: Final = re.compile(r"[A-Za-z0-9+/]*={0,2}")
+_DATA_URI: Final = re.compile(r"data:[^,]{0,200};base64,", re.IGNORECASE)
+_SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{0,20}:")
+_SPACE: Final = str.maketrans("", "", " \t\r\n")
+
+
+class RequestImages:
+    """The images of one prompt, in order."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        from ..vision.image_prompt import new_mark
+
+        self._runtime = runtime
+        self.mark = new_mark()  # which stands for each in the text of a chat
+        self.read: list[ReadImage] = []
+
+    def add_part(self, part: Any, where: str) -> str:
+        """A part of a message, in the words of OpenAI or Anthropic. Returns its mark."""
+        match part.type:
+            case "image":
+                self.add(_of_source(part.source, f"{where}.source"), where)
+            case "input_image" if part.image_url is None and part.file_id is not None:
+                _refuse(f"{where}.file_id", "nothing is stored here: give the image as image_url")
+            case _:
+                url = part.image_url
+                self.add(url.get("url") if isinstance(url, dict) else url, f"{where}.image_url")
+        return self.mark
+
+    def add(self, given: Any, where: str) -> None:
+        """`given`: a data URI, or base64 alone. `where`: the field."""
+        encoder = encoder_of(self._runtime)
+        if len(self.read) == MAX_IMAGES:
+            _refuse(where, f"a request may have at most {MAX_IMAGES} images")
+        try:
+            self.read.append(encoder.read(decoded(given, where), where))
+        except InputError as error:
+            raise ApiError(400, str(error), param=where) from None
+
+    def prompt(self, text: str) -> ImagePrompt:
+        """Of a chat's text with marks."""
+        from ..vision.image_prompt import split_rendered
+
+        return self._placed(split_rendered(text, self.mark, len(self.read)))
+
+    def placed_in(self, text: str) -> ImagePrompt:
+        """Of a text with the marks of clients."""
+        from ..vision.image_prompt import split_at_marks
+
+        return self._placed(split_at_marks(text, len(self.read), [MEDIA_MARKER]))
+
+    def _placed(self, pieces: Sequence[str]) -> ImagePrompt:
+        from ..vision.image_prompt import place_images
+
+        runtime = self._runtime
+        return place_images(pieces, self.read, runtime.images.projector, runtime.tokenizer)
+
+
+def encoder_of(runtime: Runtime) -> Any:
+    """The encoder; an `ApiError` if there is none."""
+    if runtime.image_encoder is None:
+        raise ApiError(501, NOT_SEEN)
+    return runtime.image_encoder
+
+
+def decoded(given: Any, where: str) -> bytes:
+    """The bytes of strict base64, with spaces or line breaks."""
+    from ..vision.image_file import MAX_BYTES
+
+    if not isinstance(given, str) or not given:
+        _refuse(where, "must be a data URI, such as data:image/png;base64,...")
+    found = _DATA_URI.match(given)
+    if found is None and _SCHEME.match(given):
+        _refuse(
+            where,
+            "must be a data URI with base64, such as data:image/png;base64,...: other addresses "
+            "are not fetched",
+        )
+    text = given[found.end() :] if found is not None else given
+    if len(text) > 2 * MAX_BYTES:
+        _refuse(where, f"has an image of more than {MAX_BYTES >> 20} MiB")
+    text = text.translate(_SPACE)
+    if not text or len(text) % 4 or _ALPHABET.fullmatch(text) is None:
+        _refuse(where, "is not base64")
+    try:
+        return base64.b64decode(text, validate=True)
+    except binascii.Error:
+        _refuse(where, "is not base64")
+
+
+def _of_source(source: Any, where: str) -> Any:
+    """What Anthropic's `source` holds."""
+    if not isinstance(source, dict):
+        _refuse(where, "is missing")
+    kind = source.get("type")
+    if kind == "url":
+        return source.get("url")
+    if kind != "base64":
+        _refuse(f"{where}.type", "must be base64")
+    return source.get("data")
+
+
+def _refuse(where: str, message: str) -> NoReturn:
+    raise ApiError(400, f"{where} {message}", param=where)
+
+
+# Encoding ----------------------------------------------------------------------------------------
+
+
+async def encode_images(service: Service, parsed: ParsedRequest) -> None:
+    """Prompts get the rows of their images. One request at a time, step by step in the engine's
+    thread: sequences that run have their turn in between."""
+    for i, prompt in enumerate(parsed.prompts):
+        if not isinstance(prompt, list):
+            async with service.encoding:
+                parsed.encoded[i] = await _encoded(service, prompt)
+
+
+async def _encoded(service: Service, prompt: ImagePrompt) -> ModelPrompt:
+    from ..vision.image_prompt import encode_prompt
+
+    steps = encode_prompt(service.runtime.images, prompt)
+    try:
+        while True:
+            ended = await service.worker.call(lambda _engine: _next_step(steps))
+            if ended is not None:
+                return ended[0]
+    except NextnError as error:
+        raise api_error(error) from None
+
+
+def _next_step(steps: Steps[ModelPrompt]) -> tuple[ModelPrompt] | None:
+    """None, and at the end what came of all steps."""
+    try:
+        next(steps)
+    except StopIteration as end:
+        return (end.value,)
+    return None
