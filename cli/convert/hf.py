@@ -44,6 +44,9 @@ class CheckpointOptions:
     mtp_only: bool = flag(
         "--mtp-only", "Write only the MTP head, as a file for -md beside a model."
     )
+    mmproj: bool = flag(
+        "--mmproj", "Write only the vision tower, as a file for --mmproj beside a model."
+    )
     pre: str | None = flag(
         "--pre NAME", "Pre-tokenizer (qwen2, llama-bpe, ...), if it is not recognised."
     )
@@ -52,6 +55,16 @@ class CheckpointOptions:
         "Model that a drafter drafts for: folder, repository or GGUF. Its tokenizer goes into the "
         "file, and its sizes are compared.",
     )
+
+    @property
+    def is_part(self) -> bool:
+        """A small part of the checkpoint is written."""
+        return self.mtp_only or self.mmproj
+
+    @property
+    def prefix(self) -> str:
+        """Of the file's name."""
+        return "mmproj-" if self.mmproj else "mtp-" if self.mtp_only else ""
 
 
 @flag_group("Output")
@@ -80,12 +93,17 @@ def hf(checkpoint: CheckpointOptions, result: HfOutputOptions, voice: VoiceOptio
 
     For Llama, Mistral, Qwen, GLM, DeepSeek, Kimi, MiMo, Step, K-EXAONE and Gemma, MTP heads,
     tokenizer and chat template included, and for drafters (EAGLE3, DFlash, DSpark, assistants of
-    Gemma 4), with --target-model-dir. Memory stays small whatever the size.
+    Gemma 4), with --target-model-dir. With --mmproj, the vision tower of one of Qwen's models.
+    Memory stays small whatever the size.
     """
     if result.output is None and not result.dry_run:
         raise typer.BadParameter("where to? Give --output OUT, or --dry-run to see the plan")
     if checkpoint.no_mtp and checkpoint.mtp_only:
         raise typer.BadParameter("--no-mtp and --mtp-only exclude each other")
+    if checkpoint.mmproj and (checkpoint.no_mtp or checkpoint.mtp_only):
+        raise typer.BadParameter(
+            "--mmproj writes the vision tower alone, without --no-mtp and --mtp-only"
+        )
     convert_checkpoint(checkpoint, result, voice.console())
 
 
@@ -115,14 +133,14 @@ def convert_checkpoint(
             raise ConfigError(f"{plan.label} holds a model, no drafter: spec convert hf takes it")
         for note in plan.notes:
             output.remark(f"note: {note}")
-        path = target(result.output, folder, plan.kind, is_head=checkpoint.mtp_only)
+        path = target(result.output, folder, plan.kind, checkpoint.prefix)
         if result.dry_run:
             show_plan(plan, path, output, as_json=result.json)
             return
         target_file = OutputFile(path, result.force, shard_bytes)
         inputs = place.paths()
         check_output(target_file, inputs, plan.n_bytes)
-        if not checkpoint.mtp_only:
+        if not checkpoint.is_part:
             opened, plan = fetched(place, opened, plan, options, output)
         with writing(output, path) as progress:
             n_threads = result.threads or default_threads()
@@ -150,7 +168,7 @@ def read_options(
         with output.cleared():
             output.progress(f"reading {where}", 0.0)
             target = open_target(where)
-    return Options(kind, mtp, checkpoint.pre, target)
+    return Options(kind, mtp, checkpoint.pre, target, mmproj=checkpoint.mmproj)
 
 
 def describe(place: FilePlace, output: Console) -> tuple[ModelCheckpoint, Path]:
@@ -196,13 +214,13 @@ def fetched(
     return opened, make_plan(opened, folder, options, output)
 
 
-def target(wanted: Path | None, folder: Path, kind: str, *, is_head: bool) -> Path:
+def target(wanted: Path | None, folder: Path, kind: str, prefix: str) -> Path:
     from ...convert.hf.metadata_keys import model_name
 
     if wanted is not None and not wanted.is_dir():
         return wanted
     stem = re.sub(r"[^\w.+-]+", "-", model_name(folder)) or "model"
-    name = f"{'mtp-' if is_head else ''}{stem}-{kind.upper()}.gguf"
+    name = f"{prefix}{stem}-{kind.upper()}.gguf"
     return (wanted or Path()) / name
 
 
@@ -217,18 +235,25 @@ def show_plan(plan: Conversion, path: Path, output: Console, *, as_json: bool) -
 
 def plan_lines(plan: Conversion, path: Path) -> list[str]:
     types = ", ".join(f"{n} {name}" for name, n in plan.types().items())
-    what = f"{plan.drafter} ({plan.architecture})" if plan.drafter else plan.architecture
+    words = plan.drafter or plan.tower
+    what = f"{words} ({plan.architecture})" if words else plan.architecture
     heads = ", MTP head" if plan.sizes.n_mtp else ""
-    tokens = plan.metadata["tokenizer.ggml.tokens"]
     return [
         f"{plan.label}: {what}, {plan.sizes.n_layers} layers{heads}, "
         f"{plan.n_params / 1e6:.1f} M parameters",
-        f"tokenizer  {plan.metadata['tokenizer.ggml.model']} "
-        f"({plan.metadata['tokenizer.ggml.pre']}), {len(tokens)} tokens, "
-        f"{'a' if 'tokenizer.chat_template' in plan.metadata else 'no'} chat template",
+        *([] if plan.tower else [tokenizer_line(plan)]),
         f"tensors    {len(plan.planned)}: {types}",
         f"would be   {path}, {size(plan.n_bytes)}; nothing was written",
     ]
+
+
+def tokenizer_line(plan: Conversion) -> str:
+    tokens = plan.metadata["tokenizer.ggml.tokens"]
+    return (
+        f"tokenizer  {plan.metadata['tokenizer.ggml.model']} "
+        f"({plan.metadata['tokenizer.ggml.pre']}), {len(tokens)} tokens, "
+        f"{'a' if 'tokenizer.chat_template' in plan.metadata else 'no'} chat template"
+    )
 
 
 def report(plan: Conversion) -> dict[str, Any]:
@@ -241,8 +266,9 @@ def report(plan: Conversion) -> dict[str, Any]:
         "layers": plan.sizes.n_layers,
         "mtp_heads": plan.sizes.n_mtp,
         "drafter": plan.drafter,
-        "tokenizer": plan.metadata["tokenizer.ggml.model"],
-        "pre": plan.metadata["tokenizer.ggml.pre"],
+        "tower": plan.tower,
+        "tokenizer": plan.metadata.get("tokenizer.ggml.model"),
+        "pre": plan.metadata.get("tokenizer.ggml.pre"),
         "chat_template": "tokenizer.chat_template" in plan.metadata,
         "notes": plan.notes,
     }
@@ -268,13 +294,15 @@ def next_command(plan: Conversion, checkpoint: CheckpointOptions, path: str) -> 
         model = checkpoint.target_model_dir or ""
         is_file = model.endswith(".gguf")
         return f"spec convert inspect {quoted(model) if is_file else 'MODEL.gguf'} --draft {path}"
+    if plan.tower:
+        return f"spec generate -m MODEL --mmproj {path} --image FILE"
     if checkpoint.mtp_only:
         return f"spec generate -m MODEL -md {path}"
     return f"spec convert check {path}"
 
 
 def describe_written(plan: Conversion, paths: list[Path], seconds: float, *, is_head: bool) -> str:
-    what = "MTP head" if is_head else plan.drafter or plan.architecture
+    what = "MTP head" if is_head else plan.drafter or plan.tower or plan.architecture
     if plan.sizes.n_mtp and not is_head:
         what += " with its MTP head"
     n_bytes = sum(path.stat().st_size for path in paths)

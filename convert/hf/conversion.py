@@ -38,6 +38,7 @@ class Options(Struct, frozen=True):
     mtp: str = WITH
     pre: str | None = None  # tokenizer.ggml.pre, where it is not recognised
     target: DraftTarget | None = None  # of a drafter: the model that it drafts for
+    mmproj: bool = False  # the vision tower alone
 
 
 class Conversion(Struct):
@@ -52,6 +53,7 @@ class Conversion(Struct):
     formats: dict[str, BlockFormat]  # of `planned`
     notes: list[str] = field(default_factory=list)
     drafter: str = ""  # what a drafter is, in words
+    tower: str = ""  # of an mmproj file likewise
 
     @property
     def n_params(self) -> int:

@@ -9,9 +9,12 @@ from .conversion import Conversion, Options
 from .drafters import find_draft_layout, plan_drafter
 from .drafters.draft_target import FLAG
 from .model_planning import plan_model
+from .towers import plan_tower
 
 
 def plan_conversion(checkpoint: ModelCheckpoint, folder: Path, options: Options) -> Conversion:
+    if options.mmproj:
+        return plan_tower(checkpoint, folder, options)
     layout = find_draft_layout(checkpoint)
     if layout is None:
         plan = plan_model(checkpoint, folder, options)

@@ -47,7 +47,7 @@ from nextn.convert.verify import examine, open_anything
 from nextn.core.generation import GenerateParams
 from nextn.core.gguf.reader import GgufFile, open_gguf
 from nextn.core.gguf.tensors import Tensor
-from nextn.core.runtime import load_runtime
+from nextn.core.load_runtime import load_runtime
 from nextn.core.sampling.params import SamplingParams
 from nextn.core.speculation.options import SpecOptions
 from nextn.core.tokenizer import load_tokenizer
