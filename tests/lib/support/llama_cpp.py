@@ -7,6 +7,7 @@ uncapture that one (`capfd.disabled()`) around the calls.
 
 from __future__ import annotations
 
+import base64
 import json
 import urllib.request
 from collections.abc import Sequence
@@ -43,9 +44,10 @@ class LlamaCpp:
     With `half_kv`, its defaults instead: half-precision cache, flash attention where it has it.
     `n_ctx` is shared by `n_parallel` sequences. `n_mtp`: draft so many tokens with the file's own
     MTP block, or with what the file `head` holds. `chat_template`: a built-in one, by its name.
+    `mmproj`: the file of a vision tower.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - keywords, as a command has
         self,
         path: Path,
         *,
@@ -56,6 +58,7 @@ class LlamaCpp:
         n_mtp: int = 0,
         head: Path | None = None,
         chat_template: str | None = None,
+        mmproj: Path | None = None,
     ) -> None:
         import xllamacpp
 
@@ -72,6 +75,8 @@ class LlamaCpp:
             params.speculative.draft.n_max = n_mtp
             if head is not None:
                 params.speculative.draft.mparams.path = str(head)
+        if mmproj is not None:
+            params.mmproj.path, params.mmproj_use_gpu = str(mmproj), False
         self._server = xllamacpp.Server(params)
 
     def __enter__(self) -> Self:
@@ -102,10 +107,18 @@ class LlamaCpp:
         plain = {"temperature": 0, "repeat_penalty": 1.0}  # a file may recommend other values
         return self.write(prompt, n, **plain, n_probs=n_probs, logit_bias=bias)
 
-    def write(self, prompt: Sequence[int], n: int, **settings: object) -> Written:
+    def behind_images(self, pieces: Sequence[str], images: Sequence[bytes], n: int) -> Written:
+        """Append `n` tokens greedily to pieces of text with an image between each two."""
+        with urllib.request.urlopen(f"{self.address}/props", timeout=TIMEOUT_S) as answer:
+            mark = json.load(answer)["media_marker"]
+        data = [base64.b64encode(image).decode() for image in images]
+        prompt = {"prompt_string": mark.join(pieces), "multimodal_data": data}
+        return self.write(prompt, n, temperature=0, ignore_eos=True, n_probs=20)
+
+    def write(self, prompt: Sequence[int] | Any, n: int, **settings: object) -> Written:
         """Append `n` tokens with the server's own sampling defaults, or other settings of its."""
         body = {
-            "prompt": list(prompt),
+            "prompt": prompt if isinstance(prompt, dict) else list(prompt),
             "n_predict": n,
             "return_tokens": True,
             "cache_prompt": False,

@@ -1,0 +1,63 @@
+"""Texts behind images, against llama.cpp with the same two files.
+
+Images are of whole patches, which neither resizes: llama.cpp puts others on black, we stretch them
+as the models' authors do. Its mergers have another form of GELU, which shifts logits by a little.
+Qwen2-VL and 2.5-VL are left out: there its logits agree with ours in some texts, and in others
+with neither ours nor those of `transformers`, which ours are (`test_images_in_prompts`).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.llama_cpp import LlamaCpp
+from support.towers import TOWERS, TinyVisionModel, build_vision_model, picture
+
+from nextn.core.generation import GenerateParams
+from nextn.core.load_runtime import load_runtime
+from nextn.core.sampling.params import SamplingParams
+from nextn.core.vision.image_encoder import image_bytes
+from nextn.core.vision.image_prompt import place_images, split_at_marks
+
+TEXTS = ("In <image> there is", "In the first <image> and then in <image> there is")
+NAMES = [name for name in TOWERS if name.startswith("qwen3")]
+N = 12
+NEAR = 0.01  # between logarithms of probabilities
+
+
+def written_here(
+    found: TinyVisionModel, text: str, images: list[bytes]
+) -> list[tuple[int, dict[int, float]]]:
+    """Tokens, and what each was taken from."""
+    greedy = SamplingParams(temperature=0.0)
+    params = GenerateParams(greedy, max_tokens=N, ignore_eos=True, logprobs=20)
+    with load_runtime(found.text, "cpu", n_ctx=256, mmproj=found.mmproj, threads=1) as runtime:
+        read = [runtime.images.read(data) for data in images]
+        pieces = split_at_marks(text, len(images))
+        prompt = place_images(pieces, read, runtime.images.projector, runtime.tokenizer)
+        made = runtime.generate(runtime.encode_images(prompt), params)
+        return [(event.token, dict(event.top_logprobs)) for event in made]
+
+
+@pytest.mark.peer
+@pytest.mark.parametrize("name", NAMES)
+def test_the_same_text(name: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    found, side = build_vision_model(name, tmp_path), 32
+    for text in TEXTS:
+        sizes = ((8, 4), (4, 6))[: text.count("<image>")]
+        images = [
+            image_bytes(picture(w * side, h * side, seed=w), "image", bytes) for w, h in sizes
+        ]
+        ours = written_here(found, text, images)
+        with capfd.disabled(), LlamaCpp(found.text, mmproj=found.mmproj) as peer:
+            theirs = peer.behind_images(text.split("<image>"), images, N)
+        both = ours[0][1].keys() & theirs.logprobs[0].keys()
+        assert len(both) >= 15
+        for token in both:
+            assert np.isclose(ours[0][1][token], theirs.logprobs[0][token], rtol=0, atol=NEAR)
+        for (token, logprobs), other in zip(ours, theirs.tokens, strict=False):
+            if token != other:
+                assert abs(logprobs[token] - logprobs[other]) < NEAR, "not a near tie"
+                break
