@@ -37,7 +37,7 @@ from .spec_options import (
     check_mode,
     warning_of,
 )
-from .summary import idle_lines, summary_lines
+from .summary import idle_lines, images_line, summary_lines
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -83,7 +83,9 @@ def generate(  # noqa: PLR0913 - groups of flags
     speculation = build_spec(spec, control)
     check_audit(audit, speculation)
     check_mode(speculation, params)
-    model = choose_model(models, output, spec)  # all that can be checked before comes before
+    # All that can be checked before comes before.
+    sees = projector.is_looked_for and bool(images.image)
+    model = choose_model(models, output, spec, with_mmproj=sees)
     is_on_terminal = not prompts.is_given and sys.stdin.isatty()
     chats_at_once = is_on_terminal and not chats.chat and has_conversations(model)
     setup = read_chat(chats, is_wanted=chats.chat or chats_at_once)
@@ -91,6 +93,8 @@ def generate(  # noqa: PLR0913 - groups of flags
     if is_interactive:
         check_conversation(results, audit)
     text = "" if is_interactive else prompts.read()
+    if images.image or is_interactive:
+        projector = projector.beside(model, output)
     pictures = images.read(projector)
     drafts = choose_drafts(spec, models, output)
     print_choice(models, model, output)
@@ -109,6 +113,8 @@ def generate(  # noqa: PLR0913 - groups of flags
             loop = ChatLoop(runtime, conversation, params, printer, output, pictures)
             raise typer.Exit(loop.run())
         prompt = make_prompt(runtime, conversation, text, pictures)
+        if pictures:
+            output.remark(images_line(runtime, len(pictures)))
         if conversation is None and not (results.json or results.jsonl):
             prompts.show(text, output)
         answer_once(runtime, prompt, params, printer, output, make_recorder(audit))

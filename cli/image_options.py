@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 from msgspec import Struct
 
+from .console import Console
 from .flags import flag, flag_group
 
 if TYPE_CHECKING:
@@ -20,8 +22,11 @@ if TYPE_CHECKING:
 @flag_group("Model")
 class ProjectorOptions:
     mmproj: Path | None = flag(
-        "--mmproj -mm FILE", "The model's mmproj file, GGUF, for prompts with images."
+        "--mmproj -mm FILE",
+        "The model's mmproj file, GGUF, for prompts with images. Without it, one beside the model "
+        "is used.",
     )
+    no_mmproj: bool = flag("--no-mmproj", "No mmproj file, even if one lies beside the model.")
     image_min_tokens: int | None = flag(
         "--image-min-tokens N", "Least tokens of the context for an image; 8 if not given.", min=1
     )
@@ -30,9 +35,30 @@ class ProjectorOptions:
     )
 
     @property
+    def is_looked_for(self) -> bool:
+        """Whether a file beside the model is to be used."""
+        return self.mmproj is None and not self.no_mmproj
+
+    def beside(self, model: Path, output: Console) -> ProjectorOptions:
+        """With the file that lies beside the model, if none is given and there is one."""
+        if not self.is_looked_for:
+            return self
+        from ..core.vision.find_mmproj import find_mmproj
+
+        found = find_mmproj(model)
+        if found is None:
+            return self
+        output.remark(f"mmproj     {found} (found beside the model; --no-mmproj leaves it out)")
+        return replace(self, mmproj=found)
+
+    @property
     def given(self) -> dict[str, Any]:
         """What the model is loaded with."""
-        values = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        values = {
+            "mmproj": self.mmproj,
+            "image_min_tokens": self.image_min_tokens,
+            "image_max_tokens": self.image_max_tokens,
+        }
         return {name: value for name, value in values.items() if value is not None}
 
 
@@ -48,7 +74,9 @@ class ImageOptions:
         if not self.image:
             return []
         if projector.mmproj is None:
-            raise typer.BadParameter("--image needs --mmproj FILE, the model's mmproj file")
+            raise typer.BadParameter(
+                "--image needs the model's mmproj file: give it with --mmproj FILE"
+            )
         return [read_image(path) for path in self.image]
 
 

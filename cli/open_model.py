@@ -25,7 +25,13 @@ if TYPE_CHECKING:
     from .spec_options import SpecFlags
 
 
-def choose_model(models: ModelOptions, output: Console, spec: SpecFlags | None = None) -> Path:
+def choose_model(
+    models: ModelOptions,
+    output: Console,
+    spec: SpecFlags | None = None,
+    *,
+    with_mmproj: bool = False,
+) -> Path:
     """Return the file of --model or --hf-repo, or the best one that is here. `spec`: whether
     drafters of the repository are downloaded with it."""
     from ..core.hub_models import is_hub_name
@@ -35,7 +41,10 @@ def choose_model(models: ModelOptions, output: Console, spec: SpecFlags | None =
         if models.model is not None:
             raise typer.BadParameter("--model and --hf-repo exclude each other")
         drafts = spec is not None and spec.takes_companions
-        return _from_hub(models, models.hf_repo, output, models.hf_file, with_drafters=drafts)
+        return _from_hub(
+            models, models.hf_repo, output, models.hf_file,
+            with_drafters=drafts, with_mmproj=with_mmproj,
+        )  # fmt: skip
     if models.hf_file is not None:
         raise typer.BadParameter("--hf-file is a file of --hf-repo, which is not given")
     name = "" if models.model is None else str(models.model)
@@ -62,12 +71,15 @@ def _from_hub(
     file: str | None = None,
     *,
     with_drafters: bool = False,
+    with_mmproj: bool = False,
 ) -> Path:
     from ..core.hub_models import HubModel, fetch, parse_hub_name
 
     with flag_errors():
         repo, quant = parse_hub_name(name)
-    wanted = HubModel(repo, quant, file, models.hf_token, models.offline, with_drafters)
+    wanted = HubModel(
+        repo, quant, file, models.hf_token, models.offline, with_drafters, with_mmproj
+    )
     shows_bars = not output.quiet and sys.stderr.isatty()
     return fetch(wanted, output.remark, shows_bars=shows_bars)
 

@@ -78,12 +78,14 @@ def serve(  # noqa: PLR0913 - groups of flags
         listen, limits, cache, templates, vectors, sampling, switches, verbose=voice.verbose
     )
     place = share_context(place, listen)
-    model, drafts = choose_model(models, output, spec), choose_drafts(spec, models, output)
+    model = choose_model(models, output, spec, with_mmproj=projector.is_looked_for)
+    drafts = choose_drafts(spec, models, output)
     if is_bundled(model):
         settings = replace(settings, writes_text=True)
     for path in (model, *(drafts or ()), *([projector.mmproj] if projector.mmproj else ())):
         if not path.is_file():
             raise FileNotFoundError(2, "no such file", str(path))
+    projector = projector.beside(model, output)
     if warning := warning_of(speculation):
         output.remark(warning)
     if cache.warning:

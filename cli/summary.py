@@ -47,6 +47,11 @@ def summary_lines(answer: PrintedAnswer, *, verbose: bool) -> list[str]:
     return [*lines, f"stopped    {answer.stop_reason}{seed}"]
 
 
+def images_line(runtime: Runtime, n: int) -> str:
+    encoder = runtime.images
+    return f"images     {n}, {encoder.n_rows} tokens, encoded in {encoder.ms:.0f} ms"
+
+
 def idle_lines(runtime: Runtime, stats: Stats) -> list[str]:
     """Return a line for each drafter that was loaded and hardly drafted, with the reason."""
     return [

@@ -7,7 +7,7 @@ the first. What was downloaded is found without a network.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path, PurePosixPath
 from typing import Final
 
@@ -24,6 +24,8 @@ DRAFTER_FOLDERS: Final = ("mtp", "draft", "drafts", "drafter", "drafters")  # wi
 _KINDS: Final = ("mtp", "dspark", "dflash", "eagle3")  # of drafters, as their files are called
 _DRAFTER: Final = re.compile(rf"(^|/)({'|'.join(_KINDS)})[-./]", re.IGNORECASE)
 _OTHERS: Final = re.compile(r"(^|/)(mmproj|imatrix)[^/]*$", re.IGNORECASE)  # beside a model
+_MMPROJ: Final = re.compile(r"(^|/)mmproj[^/]*\.gguf$", re.IGNORECASE)
+_MMPROJ_TYPES: Final = ("f16", "q8_0")  # bf16 as well
 _PART: Final = re.compile(r"-\d{5}-of-(\d{5})\.gguf$")
 _QUANT: Final = re.compile(r"[-.]((UD-)?(I?Q\d\w*|TQ\d\w*|BF16|F16|F32|MXFP4\w*|NVFP4))[-.]", re.I)
 
@@ -37,6 +39,7 @@ class HubModel(Struct, frozen=True):
     token: str | None = None
     offline: bool = False
     with_drafters: bool = False  # those of the repository, too, one of each kind
+    with_mmproj: bool = False  # the file of its vision tower, too
 
     @property
     def shown(self) -> str:
@@ -98,6 +101,16 @@ def choose_drafters(names: Iterable[str], model: str) -> list[str]:
     return list(chosen.values())
 
 
+def choose_mmproj(names: Iterable[str], model: str) -> str | None:
+    """Returns the mmproj file beside a model's: half floats, else Q8_0, else the first."""
+    own = PurePosixPath(model).parent
+    found = sorted(n for n in names if PurePosixPath(n).parent == own and _MMPROJ.search(n))
+    for mark in _MMPROJ_TYPES:
+        if chosen := next((name for name in found if mark in name.lower()), None):
+            return chosen
+    return found[0] if found else None
+
+
 def fetch(
     wanted: HubModel, announce: Announce = lambda _line: None, *, shows_bars: bool = False
 ) -> Path:
@@ -119,10 +132,10 @@ def fetch(
         announce(f"hub        {wanted.repo}: {', '.join(names)}")
         cache = constants.HF_HUB_CACHE
         paths = [api.hf_hub_download(wanted.repo, name, cache_dir=cache) for name in names]
-        if wanted.with_drafters:
-            for name in _drafters_for(Path(paths[0]), names[0], [n.rfilename for n in listed]):
-                announce(f"hub        {wanted.repo}: {name}, which drafts for it")
-                api.hf_hub_download(wanted.repo, name, cache_dir=cache)
+        all_names = [each.rfilename for each in listed]
+        for name, use in _files_beside(wanted, Path(paths[0]), names[0], all_names):
+            announce(f"hub        {wanted.repo}: {name}, {use}")
+            api.hf_hub_download(wanted.repo, name, cache_dir=cache)
     except errors.GatedRepoError:
         raise ConfigError(
             f"{wanted.repo} is gated: accept its terms on its page, and give a token of yours "
@@ -152,14 +165,20 @@ def _kind(name: str) -> str:
     return found[2].lower() if found else ""
 
 
-def _drafters_for(path: Path, model: str, names: list[str]) -> list[str]:
-    """Those that a downloaded model has a use for: a head of its own is in its file."""
-    chosen = choose_drafters(names, model)
-    if chosen:
+def _files_beside(
+    wanted: HubModel, path: Path, model: str, names: list[str]
+) -> Iterator[tuple[str, str]]:
+    """Further files that a downloaded model has a use for, and which. A head of its own is in its
+    file."""
+    if wanted.with_mmproj and (mmproj := choose_mmproj(names, model)):
+        yield mmproj, "with which it sees images"
+    drafters = choose_drafters(names, model) if wanted.with_drafters else []
+    if drafters:
         with open_gguf(path) as file:
             has_head = file.metadata.int("nextn_predict_layers", 0) > 0
-        chosen = [name for name in chosen if not has_head or _kind(name) != "mtp"]
-    return chosen
+        for name in drafters:
+            if not has_head or _kind(name) != "mtp":
+                yield name, "which drafts for it"
 
 
 def _cached(wanted: HubModel, failure: str) -> Path:

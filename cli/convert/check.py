@@ -148,9 +148,11 @@ def can_run(report: FileReport, lines: CheckLines) -> bool:
         lines.say("run", "left out: only an MTP head; check the model with --draft and this file")
     elif report.kind == "drafter":
         lines.say("run", "left out: only a drafter; check its model with --draft and this file")
+    elif report.kind == "mmproj":
+        lines.say("run", "left out: only a vision tower; --mmproj takes it beside its model")
     elif not report.runs_here:
         lines.say("run", f"left out: {report.architecture} cannot be run here")
-    return report.kind not in ("mtp-head", "drafter") and report.runs_here
+    return report.kind not in ("mtp-head", "drafter", "mmproj") and report.runs_here
 
 
 def run(

@@ -12,6 +12,7 @@ from .writing import size
 if TYPE_CHECKING:
     from ...convert.verify.verdict import (
         FileReport,
+        ImageFacts,
         LayerCounts,
         MemoryFacts,
         TargetFacts,
@@ -80,16 +81,32 @@ def _facts(report: FileReport) -> Iterator[tuple[str, str]]:
         yield "tokenizer", _tokenizer(report.tokenizer)
     if report.kind in ("model", "mtp-head", "checkpoint"):
         yield "template", _template(report.template)
-    if report.drafts_for:
-        yield from _target(report.drafts_for)
-    if report.memory:
-        yield "memory", _memory(report.memory)
+    yield from _uses(report)
     if report.becomes:
         sizes = ", ".join(f"{name} {size(n)}" for name, n in report.becomes.items())
         yield "as GGUF", sizes + (" (by spec convert hf)" if report.converts else "")
     if report.kind == "model" and not report.runs_here:
         known = "attach, extract, detach, quantize, split, merge and check take it all the same"
         yield "runs here", f"no, {report.architecture} is no architecture of spec; {known}"
+
+
+def _uses(report: FileReport) -> Iterator[tuple[str, str]]:
+    """What goes with the file, and what it takes."""
+    if report.images:
+        yield from _images(report.images)
+    if report.mmproj:
+        yield "images", f"{report.mmproj} beside it makes rows for it (--mmproj)"
+    if report.drafts_for:
+        yield from _target(report.drafts_for)
+    if report.memory:
+        yield "memory", _memory(report.memory)
+
+
+def _images(found: ImageFacts) -> Iterator[tuple[str, str]]:
+    yield "tower", f"{found.layers} layers, {found.width} wide; patches of {found.patch} pixels"
+    more = f", and as many again for {found.more_rows} layers" if found.more_rows else ""
+    numbers = f"{found.row} numbers{more}: for embeddings of {found.row}"
+    yield "rows", f"one for {found.side} x {found.side} pixels, of {numbers}"
 
 
 def _target(found: TargetFacts) -> Iterator[tuple[str, str]]:

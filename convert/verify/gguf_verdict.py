@@ -6,6 +6,7 @@ from shlex import quote
 from typing import Final
 
 from ...core.models import ARCHITECTURES
+from ...core.vision.find_mmproj import find_mmproj
 from ..drafters import ARCHITECTURES as DRAFTERS
 from .drafter_rules import examine_drafter
 from .gguf_facts import GgufFacts
@@ -13,6 +14,7 @@ from .head_rules import check_head, how_to_attach, was_dropped
 from .key_rules import check_keys, check_tokens
 from .llama_rules import check_llama_cpp
 from .memory_facts import memory_of, survey
+from .mmproj_rules import examine_mmproj
 from .number_rules import check_numbers
 from .opening import OpenedGguf
 from .template_facts import template_facts, tokenizer_facts
@@ -34,10 +36,14 @@ def inspect_gguf(opened: OpenedGguf, *, was_scanned: bool = False) -> FileReport
     report.kind, report.what = _kind(facts)
     if report.kind == "model":
         _examine(facts, report, is_head=False, was_scanned=was_scanned)
+        if opened.has_numbers and (beside := find_mmproj(opened.file.path)):
+            report.mmproj = beside.name
     elif report.kind == "mtp-head":
         _examine(facts, report, is_head=True, was_scanned=was_scanned)
     elif report.kind == "drafter":
         examine_drafter(facts, report, was_scanned=was_scanned)
+    elif report.kind == "mmproj":
+        examine_mmproj(facts, report)
     else:
         for fault in facts.faults if facts.architecture else ():
             report.warning(Subject.MODEL, fault)

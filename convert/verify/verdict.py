@@ -22,6 +22,7 @@ class Subject(StrEnum):
     MODEL = "model"
     HEAD = "mtp"
     DRAFTER = "drafter"
+    MMPROJ = "mmproj"
     LLAMA_CPP = "llama.cpp"
 
 
@@ -100,6 +101,18 @@ class TargetFacts(Struct, frozen=True):
     mask: int | None = None
 
 
+class ImageFacts(Struct, frozen=True):
+    """What a vision tower makes of images."""
+
+    projector: str  # llama.cpp's word
+    layers: int
+    width: int
+    patch: int  # pixels of a side
+    side: int  # pixels of the side of what becomes one row
+    row: int  # numbers of a row; of its model's embeddings
+    more_rows: int = 0  # as many numbers again for so many layers of the model
+
+
 class DrafterVerdict(Struct, frozen=True):
     name: str
     works: bool
@@ -130,6 +143,8 @@ class FileReport(Struct):
     template: TemplateFacts | None = None
     memory: MemoryFacts | None = None
     drafts_for: TargetFacts | None = None  # of a drafter
+    images: ImageFacts | None = None  # of an mmproj file
+    mmproj: str = ""  # the file beside a model that makes rows for it
     becomes: dict[str, int] = field(default_factory=dict)  # recipe: bytes of the GGUF
     drafters: list[DrafterVerdict] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)

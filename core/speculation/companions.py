@@ -6,12 +6,12 @@ Whole models are no companions: which of two models is to draft for the other is
 from __future__ import annotations
 
 import logging
-import struct
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from ..errors import NextnError
+from ..gguf.folder_files import gguf_files, listing, peek_architecture
 from ..gguf.reader import open_gguf
 from ..hub_models import DRAFTER_FOLDERS
 from ..models import network_of
@@ -23,10 +23,6 @@ if TYPE_CHECKING:
     from ..gguf.reader import GgufFile
 
 logger = logging.getLogger(__name__)
-
-_MOST_FILES: Final = 256  # that are looked at
-_HEAD_BYTES: Final = 4096
-_NAME: Final = b"general.architecture\x08\0\0\0"  # the key and the type of a string
 
 
 def find_companions(target: GgufFile, options: SpecOptions) -> list[GgufFile]:
@@ -71,15 +67,11 @@ def _candidates(target: GgufFile) -> Iterator[Path]:
     """Files whose beginning says that they may hold a drafter."""
     folder, own = target.path.parent, {path.name for path in target.paths}
     arch = target.metadata.architecture
-    n_seen = 0
     for each in (folder, *_subfolders(folder)):
-        for path in _listing(each):
-            if path.suffix.lower() != ".gguf" or (each == folder and path.name in own):
+        for path in gguf_files(each):
+            if each == folder and path.name in own:
                 continue
-            n_seen += 1
-            if n_seen > _MOST_FILES:
-                return
-            found = architecture_of(path)
+            found = peek_architecture(path)
             is_head = found == arch and "mtp" in (*path.stem.lower().split("-"), each.name.lower())
             if is_head or found in NETWORKS or is_draft_dialect(found):
                 yield path
@@ -87,30 +79,8 @@ def _candidates(target: GgufFile) -> Iterator[Path]:
 
 def _subfolders(folder: Path) -> list[Path]:
     return [
-        path for path in _listing(folder) if path.name.lower() in DRAFTER_FOLDERS and path.is_dir()
+        path for path in listing(folder) if path.name.lower() in DRAFTER_FOLDERS and path.is_dir()
     ]
-
-
-def _listing(folder: Path) -> list[Path]:
-    try:
-        return sorted(folder.iterdir())
-    except OSError:  # a folder may be passable and not readable
-        return []
-
-
-def architecture_of(path: Path) -> str:
-    """What a GGUF file says of itself in its first bytes; "" if it is none, or says it later."""
-    try:
-        with path.open("rb") as file:
-            head = file.read(_HEAD_BYTES)
-    except OSError:
-        return ""
-    at = head.find(_NAME)
-    if not head.startswith(b"GGUF") or at < 0 or len(head) < at + len(_NAME) + 8:
-        return ""
-    start = at + len(_NAME)
-    (length,) = struct.unpack_from("<Q", head, start)
-    return head[start + 8 : start + 8 + length].decode(errors="replace") if length < 100 else ""
 
 
 def _open(path: Path, target: GgufFile) -> GgufFile | None:

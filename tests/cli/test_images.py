@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import re
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -111,15 +112,27 @@ def test_images_need_an_mmproj_file(
     real_spec_here: Run, vision: TinyVisionModel, shown: list[Path]
 ) -> None:
     plain = ("generate", "-m", str(vision.text), "-q", "hi")
-    done = real_spec_here(*plain, "--image", str(shown[0]))
+    done = real_spec_here(*plain, "--no-mmproj", "--image", str(shown[0]))
     assert done.returncode == 2
-    assert "--image needs --mmproj FILE" in done.stderr
+    assert "--image needs the model's mmproj file: give it with --mmproj FILE" in done.stderr
     done = real_spec_here(*plain, "--image-max-tokens", "9")
     assert done.returncode == 2
     assert "--image-max-tokens is for --mmproj FILE" in done.stderr
     done = real_spec_here(*plain, "--mmproj", str(vision.text))
     assert done.returncode == 1
     assert "--mmproj takes the model's mmproj file" in done.stderr
+
+
+def test_the_file_beside_the_model_is_found(
+    real_spec_here: Run, vision: TinyVisionModel, shown: list[Path]
+) -> None:
+    text, image = "the <image> of", ["--image", str(shown[0])]
+    spoken = [flag for flag in GREEDY if flag != "-q"]
+    done = real_spec_here("generate", "-m", str(vision.text), "-c", "512", *spoken, *image, text)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == expected(vision, text, shown[:1])
+    assert f"mmproj     {vision.mmproj} (found beside the model; --no-mmproj" in done.stderr
+    assert re.search(r"^images     1, \d+ tokens, encoded in \d+ ms$", done.stderr, re.MULTILINE)
 
 
 def test_images_in_a_conversation(

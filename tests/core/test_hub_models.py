@@ -16,6 +16,7 @@ from nextn.core.hub_models import (
     HubModel,
     choose_drafters,
     choose_files,
+    choose_mmproj,
     fetch,
     is_hub_name,
     parse_hub_name,
@@ -81,6 +82,32 @@ def test_files_that_are_not_there(names: list[str], wanted: HubModel, said: str)
 )
 def test_which_drafters_go_with_a_model(names: list[str], model: str, chosen: list[str]) -> None:
     assert choose_drafters(names, model) == chosen
+
+
+@pytest.mark.parametrize(
+    ("names", "model", "chosen"),
+    [
+        (["m-Q8_0.gguf"], "m-Q8_0.gguf", None),
+        (["mmproj-m-Q8_0.gguf", "mmproj-m-BF16.gguf"], "m-Q8_0.gguf", "mmproj-m-BF16.gguf"),
+        (["mmproj-m-f32.gguf", "mmproj-m-Q8_0.gguf"], "m-Q8_0.gguf", "mmproj-m-Q8_0.gguf"),
+        (["mmproj.gguf"], "m-Q8_0.gguf", "mmproj.gguf"),
+        (["mmproj.gguf"], "Q8_0/m-Q8_0.gguf", None),
+        (["mmproj.bin", "my-mmproj.gguf"], "m-Q8_0.gguf", None),
+    ],
+)
+def test_which_mmproj_file_goes_with_a_model(
+    names: list[str], model: str, chosen: str | None
+) -> None:
+    assert choose_mmproj(names, model) == chosen
+
+
+def test_an_mmproj_file_is_downloaded_with_the_model(hub: Hub) -> None:
+    hub.files |= {"mmproj-nano-F16.gguf": b"any", "mmproj-nano-F32.gguf": b"any"}
+    lines: list[str] = []
+    path = fetch(HubModel(REPO, with_mmproj=True), lines.append)
+    assert lines[1:] == ["hub        owner/name: mmproj-nano-F16.gguf, with which it sees images"]
+    assert (path.parent / "mmproj-nano-F16.gguf").exists()
+    assert not (path.parent / "mmproj-nano-F32.gguf").exists()
 
 
 def test_drafters_are_downloaded_with_the_model(hub: Hub) -> None:
