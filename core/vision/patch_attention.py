@@ -11,7 +11,9 @@ from numpy.typing import NDArray
 from ..backend.layers import Floats
 
 ROPE_BASE: Final = 10000.0
-SCORE_BYTES: Final = 32 << 20  # of the scores that are there at once
+BLOCK_BYTES: Final = 1 << 20  # of the scores of a block, so that they stay in a near cache
+_LEAST_ROWS: Final = 16  # of a block, whatever it takes
+_BLOCKS_AT_ONCE: Final = 32
 Places = NDArray[np.integer[Any]]  # (patches, 2), line and column
 
 
@@ -34,27 +36,37 @@ def turned(heads: Floats, turns: tuple[Floats, Floats]) -> Floats:
 def attend_patches(
     qkv: Floats, n_heads: int, turns: tuple[Floats, Floats], groups: list[NDArray[np.int64]]
 ) -> Iterator[Floats]:
-    """Yields between blocks of rows, at last with all of them made. Rows of qkv are [q | k | v];
+    """Yields between pieces of work, at last with all rows made. Rows of qkv are [q | k | v];
     patches of one group see each other, and no others."""
     n = len(qkv)
     q, k, v = qkv.reshape(n, 3, n_heads, -1).transpose(1, 2, 0, 3)
     head_dim = q.shape[2]
     q, k = turned(q, turns) * np.float32(head_dim**-0.5), turned(k, turns)
-    out = np.empty((n, n_heads, head_dim), np.float32)
+    out, n_blocks = np.empty((n, n_heads, head_dim), np.float32), 0
     for group in groups:
-        keys, values = k[:, group].transpose(0, 2, 1), v[:, group]
-        at_once = max(1, SCORE_BYTES // (4 * n_heads * len(group)))
-        for first in range(0, len(group), at_once):
-            rows = group[first : first + at_once]
-            out[rows] = (_softmax(q[:, rows] @ keys) @ values).transpose(1, 0, 2)
-            yield out.reshape(n, -1)
+        keys, values, width = k[:, group].transpose(0, 2, 1), v[:, group], len(group)
+        n_rows = min(width, max(_LEAST_ROWS, BLOCK_BYTES // (4 * width)))
+        heads_at_once = max(1, BLOCK_BYTES // (4 * n_rows * width))
+        for head in range(0, n_heads, heads_at_once):
+            some = slice(head, head + heads_at_once)
+            for first in range(0, width, n_rows):
+                rows = group[first : first + n_rows]
+                found = _attended(q[some, rows], keys[some], values[some])
+                out[rows, some] = found.transpose(1, 0, 2)
+                n_blocks += 1
+                if n_blocks % _BLOCKS_AT_ONCE == 0:
+                    yield out.reshape(n, -1)
+    yield out.reshape(n, -1)
 
 
-def _softmax(scores: Floats) -> Floats:
+def _attended(q: Floats, keys: Floats, values: Floats) -> Floats:
+    """Of some heads; `keys` are turned over."""
+    scores = q @ keys
     scores -= scores.max(axis=2, keepdims=True)
     np.exp(scores, out=scores)
-    scores /= scores.sum(axis=2, keepdims=True)
-    return scores
+    found: Floats = scores @ values
+    found /= scores.sum(axis=2, keepdims=True)
+    return found
 
 
 def windows_of(places: Places, side: int) -> list[NDArray[np.int64]]:

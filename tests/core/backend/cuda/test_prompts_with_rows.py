@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from support.rows_in_prompts import with_rows
 from support.running import random_tokens
 from support.scripted import drain
 from support.tiny_models import TinyModel
+from support.towers import build_vision_model, picture
 
 from nextn.core.backend.cuda.prompt import PromptSizes
 from nextn.core.engine.engine import Engine
@@ -22,6 +24,8 @@ from nextn.core.sampling.params import SamplingParams
 from nextn.core.speculation.build import build_speculator
 from nextn.core.speculation.options import SpecOptions
 from nextn.core.state.embedded_rows import ImageRows, ModelPrompt
+from nextn.core.vision.image_encoder import image_bytes
+from nextn.core.vision.image_prompt import finish
 
 Tiny = Callable[..., TinyModel]
 GREEDY = GenerateParams(SamplingParams(temperature=0.0), max_tokens=10, logprobs=1)
@@ -78,3 +82,18 @@ def test_rows_with_height_and_width_are_refused(tiny: Tiny, shim: None) -> None:
         for use in (runtime.logits, runtime.check_prompt, lambda p: engine.add(p, GREEDY)):
             with pytest.raises(ConfigError, match="use --device cpu"):
                 use(prompt)
+
+
+def test_a_model_with_rows_behind_layers(tmp_path: Path, shim: None) -> None:
+    """Texts are those of other devices; the tower is on the CPU, and its rows are refused."""
+    vision = build_vision_model("qwen3vl", tmp_path)
+    with load_runtime(vision.text, "torch", n_ctx=64) as runtime:
+        want = runtime.logits(TOKENS)
+    with load_runtime(vision.text, "cuda", n_ctx=64, mmproj=vision.mmproj) as runtime:
+        np.testing.assert_allclose(runtime.logits(TOKENS), want, atol=0.02)
+        image = runtime.images.read(image_bytes(picture(64, 64), "image", bytes))
+        rows = finish(runtime.images.encode(image))
+        assert rows.rows.shape == (image.n_rows, 3 * 64)
+        for part in (rows, rows.rows):
+            with pytest.raises(ConfigError, match="does not add rows behind layers"):
+                runtime.check_prompt(ModelPrompt.of([[1], part, [2]]))
