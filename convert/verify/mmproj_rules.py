@@ -25,7 +25,8 @@ def examine_mmproj(facts: GgufFacts, report: FileReport) -> None:
         report.note(Subject.MMPROJ, _own(error, file.label))
         return
     try:
-        sizes, weights = TowerSizes.from_gguf(file), Weights(file, Inventory())
+        sizes = TowerSizes.from_gguf(file, kind.merge_key)
+        weights = Weights(file, Inventory())
         for prefix in _AUDIO:
             weights.leave_out(prefix)
         kind(sizes, weights, None)

@@ -40,7 +40,9 @@ def find_mmproj(model: Path) -> Path | None:
 def _check(file: GgufFile, target: GgufFile) -> None:
     projector = find_projector(projector_type(file), file.label)
     weights = Weights(file, Inventory())
-    check_pair(file, projector.width_of(TowerSizes.from_gguf(file), weights), target)
+    check_pair(
+        file, projector.width_of(TowerSizes.from_gguf(file, projector.merge_key), weights), target
+    )
 
 
 def _rank(file: GgufFile) -> int:

@@ -9,6 +9,7 @@ from io import BytesIO
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
 from msgspec import Struct
 
 from ..backend.layers import Floats
@@ -18,7 +19,7 @@ from .image_file import decode, rgb_pixels, size_of
 
 if TYPE_CHECKING:
     from ..backend.interface import Backend
-    from .pixels import PatchGrid, PixelBudget
+    from .pixels import ImagePlan, PixelBudget
     from .projector import Projector
     from .tower import Steps
 
@@ -31,11 +32,11 @@ class ReadImage(Struct, frozen=True, eq=False):
     name: str  # what messages call it
     data: bytes
     key: str  # what the data and the settings determine
-    grid: PatchGrid
+    plan: ImagePlan
 
     @property
     def n_rows(self) -> int:
-        return self.grid.n_rows
+        return self.plan.n_rows
 
 
 class ImageEncoder:
@@ -59,35 +60,42 @@ class ImageEncoder:
 
     def read(self, data: bytes, name: str = "image") -> ReadImage:
         """From its header: how many rows it will have. InputError says what is wrong with it."""
-        grid = self.projector.grid_of(size_of(data, name), self.budget)
+        plan = self.projector.plan(size_of(data, name), self.budget)
         settings = f"{self.budget.least} {self.budget.most}".encode()
-        return ReadImage(name, data, sha256(settings + b"\0" + data).hexdigest(), grid)
+        return ReadImage(name, data, sha256(settings + b"\0" + data).hexdigest(), plan)
 
-    def encode(self, image: ReadImage) -> Steps[ImageRows]:
-        """The rows that stand in a prompt. Yields between pieces of work."""
+    def encode(self, image: ReadImage) -> Steps[list[Floats | ImageRows]]:
+        """The runs of rows that stand in a prompt. Yields between pieces of work."""
         steps = self._encode(image)
         while True:
             began = perf_counter()
             try:
                 next(steps)
             except StopIteration as end:
-                found: ImageRows = end.value
+                found: list[Floats | ImageRows] = end.value
                 self.n_rows += image.n_rows
                 return found
             finally:
                 self.ms += 1000 * (perf_counter() - began)
             yield
 
-    def _encode(self, image: ReadImage) -> Steps[ImageRows]:
+    def _encode(self, image: ReadImage) -> Steps[list[Floats | ImageRows]]:
         rows = self._rows.get(image.key)
         if rows is None:
-            prepared = self.projector.prepare(decode(image.data, image.name), image.grid)
+            prepared = self.projector.prepare(decode(image.data, image.name), image.plan)
             yield
-            rows = yield from self.projector.encode(prepared)
+            made = []
+            for tile in prepared:
+                made.append((yield from self.projector.encode(tile)))
+            rows = np.concatenate(made)
             self._keep(image.key, rows)
         else:
             self._rows.move_to_end(image.key)
-        return ImageRows.of_grid(rows, image.grid.row_width)
+        runs = np.split(rows, np.cumsum(image.plan.runs)[:-1])
+        if not self.projector.has_axes:
+            return list(runs)
+        widths = (grid.row_width for grid in image.plan.grids)
+        return [ImageRows.of_grid(*run) for run in zip(runs, widths, strict=True)]
 
     def close(self) -> None:
         self._rows.clear()

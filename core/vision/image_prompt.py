@@ -12,11 +12,11 @@ from msgspec import Struct
 from ..errors import ConfigError, InputError, ModelError
 from ..state.embedded_rows import ImageRows, ModelPrompt
 from ..tokenizer.chat_template import prompt_tokens
-from .image_encoder import ReadImage
 
 if TYPE_CHECKING:
+    from ..backend.layers import Floats
     from ..tokenizer import Tokenizer
-    from .image_encoder import ImageEncoder
+    from .image_encoder import ImageEncoder, ReadImage
     from .projector import Projector
     from .tower import Steps
 
@@ -24,24 +24,35 @@ MARKS: Final = ("<image>", "<__media__>")  # what stands for an image in a text
 T = TypeVar("T")
 
 
-class ImagePrompt(Struct, frozen=True, eq=False):
-    """Tokens, and images that have not been encoded."""
+class PlacedImage(Struct, frozen=True, eq=False):
+    """An image in a prompt."""
 
-    parts: tuple[list[int] | ReadImage, ...]
+    image: ReadImage
+    between: list[list[int]]  # tokens between each two runs of its rows
 
     def __len__(self) -> int:
         """Places that it takes."""
-        return sum(p.n_rows if isinstance(p, ReadImage) else len(p) for p in self.parts)
+        return self.image.n_rows + sum(map(len, self.between))
+
+
+class ImagePrompt(Struct, frozen=True, eq=False):
+    """Tokens, and images that have not been encoded."""
+
+    parts: tuple[list[int] | PlacedImage, ...]
+
+    def __len__(self) -> int:
+        """Places that it takes."""
+        return sum(map(len, self.parts))
 
     def shown(self, decode: Callable[[list[int]], str]) -> str:
         """Its text, with a mark for each image."""
         return "".join(
-            MARKS[-1] if isinstance(part, ReadImage) else decode(part) for part in self.parts
+            MARKS[-1] if isinstance(part, PlacedImage) else decode(part) for part in self.parts
         )
 
     @property
     def images(self) -> list[ReadImage]:
-        return [part for part in self.parts if isinstance(part, ReadImage)]
+        return [part.image for part in self.parts if isinstance(part, PlacedImage)]
 
 
 def new_mark() -> str:
@@ -103,23 +114,33 @@ def place_images(
     pieces: Sequence[str], images: Sequence[ReadImage], projector: Projector, tokenizer: Tokenizer
 ) -> ImagePrompt:
     """Pieces of text with an image between each two, and the model's tokens around it."""
-    begin, end = (_token(tokenizer, text) for text in (projector.begin, projector.end))
+    for text in filter(None, (projector.begin, projector.end)):
+        _check_token(tokenizer, text)
     pieces = _without_own_marks(pieces, projector)
-    parts: list[list[int] | ReadImage] = [prompt_tokens(pieces[0], tokenizer)]
+    parts: list[list[int] | PlacedImage] = [prompt_tokens(pieces[0], tokenizer)]
     for image, text in zip(images, pieces[1:], strict=True):
         before = parts[-1]
         assert isinstance(before, list), "a part of text is before each image"
-        before.append(begin)
-        parts += [image, [end, *tokenizer.encode(text, add_special=False)]]
+        first, *between, last = (
+            tokenizer.encode(own, add_special=False) for own in image.plan.texts
+        )
+        before += first
+        behind = [*last, *tokenizer.encode(text, add_special=False)]
+        parts += [PlacedImage(image, between), behind]
     return ImagePrompt(tuple(parts))
 
 
 def encode_prompt(encoder: ImageEncoder, prompt: ImagePrompt) -> Steps[ModelPrompt]:
     """Images become rows, one after the other. Yields between pieces of work."""
-    parts: list[list[int] | ImageRows] = []
+    parts: list[list[int] | Floats | ImageRows] = []
     for part in prompt.parts:
-        is_image = isinstance(part, ReadImage)
-        parts.append((yield from encoder.encode(part)) if is_image else part)  # type: ignore[arg-type]
+        if not isinstance(part, PlacedImage):
+            parts.append(part)
+            continue
+        first, *others = yield from encoder.encode(part.image)
+        parts.append(first)
+        for tokens, run in zip(part.between, others, strict=True):
+            parts += [tokens, run]
     return ModelPrompt.of(parts)
 
 
@@ -143,11 +164,9 @@ def _without_own_marks(pieces: Sequence[str], projector: Projector) -> list[str]
     return made
 
 
-def _token(tokenizer: Tokenizer, text: str) -> int:
-    found = tokenizer.find_token(text)
-    if found is None:
+def _check_token(tokenizer: Tokenizer, text: str) -> None:
+    if tokenizer.find_token(text) is None:
         raise ModelError(
             f"the model's vocabulary has no token {text}, which stands beside images: it was not "
             "trained to see, or the file of --mmproj belongs to another one"
         )
-    return found

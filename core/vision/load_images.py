@@ -27,7 +27,7 @@ def load_images(
     model's backend runs no towers, the CPU's does, with so many `threads`."""
     with open_gguf(options.path) as file:
         projector = find_projector(projector_type(file), file.label)
-        sizes = TowerSizes.from_gguf(file)
+        sizes = TowerSizes.from_gguf(file, projector.merge_key)
         budget = budget_of(projector.usual_budget, options)
         surveyed = Weights(file, Inventory())
         for prefix in ("a.", "mm.a."):  # the audio tower of a model that has both

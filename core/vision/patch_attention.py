@@ -15,9 +15,10 @@ BLOCK_BYTES: Final = 1 << 20  # of the scores of a block, so that they stay in a
 _LEAST_ROWS: Final = 16  # of a block, whatever it takes
 _BLOCKS_AT_ONCE: Final = 32
 Places = NDArray[np.integer[Any]]  # (patches, 2), line and column
+Turns = tuple[Floats, Floats]  # cosines and sines
 
 
-def turns_of(places: Places, head_dim: int) -> tuple[Floats, Floats]:
+def turns_of(places: Places, head_dim: int) -> Turns:
     """Cosines and sines (patches, head_dim / 2): the first half of the pairs turns by the line, the
     other by the column."""
     n = head_dim // 4
@@ -26,7 +27,7 @@ def turns_of(places: Places, head_dim: int) -> tuple[Floats, Floats]:
     return np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
 
 
-def turned(heads: Floats, turns: tuple[Floats, Floats]) -> Floats:
+def turned(heads: Floats, turns: Turns) -> Floats:
     """Heads (H, patches, D): element i of a head turns with element i + D / 2."""
     first, second = np.split(heads, 2, axis=2)
     cos, sin = turns
@@ -34,14 +35,16 @@ def turned(heads: Floats, turns: tuple[Floats, Floats]) -> Floats:
 
 
 def attend_patches(
-    qkv: Floats, n_heads: int, turns: tuple[Floats, Floats], groups: list[NDArray[np.int64]]
+    qkv: Floats, n_heads: int, turns: Turns | None, groups: list[NDArray[np.int64]]
 ) -> Iterator[Floats]:
     """Yields between pieces of work, at last with all rows made. Rows of qkv are [q | k | v];
     patches of one group see each other, and no others."""
     n = len(qkv)
     q, k, v = qkv.reshape(n, 3, n_heads, -1).transpose(1, 2, 0, 3)
     head_dim = q.shape[2]
-    q, k = turned(q, turns) * np.float32(head_dim**-0.5), turned(k, turns)
+    if turns is not None:
+        q, k = turned(q, turns), turned(k, turns)
+    q = (q * head_dim**-0.5).astype(np.float32, copy=False)
     out, n_blocks = np.empty((n, n_heads, head_dim), np.float32), 0
     for group in groups:
         keys, values, width = k[:, group].transpose(0, 2, 1), v[:, group], len(group)
@@ -61,11 +64,11 @@ def attend_patches(
 
 def _attended(q: Floats, keys: Floats, values: Floats) -> Floats:
     """Of some heads; `keys` are turned over."""
-    scores = q @ keys
+    scores: Floats = np.matmul(q, keys)
     scores -= scores.max(axis=2, keepdims=True)
     np.exp(scores, out=scores)
-    found: Floats = scores @ values
-    found /= scores.sum(axis=2, keepdims=True)
+    found: Floats = np.matmul(scores, values)
+    np.divide(found, scores.sum(axis=2, keepdims=True), out=found)
     return found
 
 

@@ -34,6 +34,20 @@ class PatchGrid(Struct, frozen=True):
         return self.width // self.merge
 
 
+class ImagePlan(Struct, frozen=True):
+    """What becomes of an image, known from its size alone."""
+
+    sizes: tuple[ImageSize, ...]  # that it is resized to, one after the other
+    grids: tuple[PatchGrid, ...]  # that the tower reads: the image, or tiles of it
+    runs: tuple[int, ...]  # rows of a prompt that each of these becomes
+    texts: tuple[str, ...]  # before the first run, between each two, and behind the last one
+    tiles: tuple[int, int] = (0, 0)  # how many are above each other and side by side, if there are
+
+    @property
+    def n_rows(self) -> int:
+        return sum(self.runs)
+
+
 class PixelBudget(Struct, frozen=True):
     """How many rows of a prompt an image may take."""
 
@@ -58,10 +72,12 @@ def fitting_size(size: ImageSize, factor: int, budget: PixelBudget) -> ImageSize
     return ImageSize(*rounded)
 
 
-def resized(pixels: Pixels, size: ImageSize) -> Pixels:
+def resized(
+    pixels: Pixels, size: ImageSize, resample: Image.Resampling = Image.Resampling.BICUBIC
+) -> Pixels:
     if pixels.shape[:2] == (size.height, size.width):
         return pixels
-    image = Image.fromarray(pixels).resize((size.width, size.height), Image.Resampling.BICUBIC)
+    image = Image.fromarray(pixels).resize((size.width, size.height), resample)
     return np.asarray(image)
 
 
@@ -78,7 +94,8 @@ def patches_of(planes: Floats, patch: int, merge: int) -> tuple[Floats, PatchGri
     row of a prompt follow each other, line by line."""
     _, height, width = planes.shape
     grid = PatchGrid(height // patch, width // patch, merge)
-    blocks = planes.reshape(
+    whole = planes[:, : grid.height * patch, : grid.width * patch]
+    blocks = whole.reshape(
         3, grid.height // merge, merge, patch, grid.width // merge, merge, patch
     ).transpose(1, 4, 2, 5, 0, 3, 6)
     return np.ascontiguousarray(blocks.reshape(grid.n_patches, 3 * patch**2)), grid

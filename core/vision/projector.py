@@ -6,9 +6,19 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, ClassVar
 
 from msgspec import Struct
+from PIL.Image import Resampling
 
 from ..backend.layers import Floats, PlainActivation
-from .pixels import PatchGrid, PixelBudget, fitting_size, normalised, patches_of, resized
+from .image_file import ImageSize
+from .pixels import (
+    ImagePlan,
+    PatchGrid,
+    PixelBudget,
+    fitting_size,
+    normalised,
+    patches_of,
+    resized,
+)
 from .tower_sizes import TowerSizes
 
 if TYPE_CHECKING:
@@ -16,12 +26,12 @@ if TYPE_CHECKING:
 
     from ..backend.interface import Backend, Ops, Rows
     from ..models.model_weights import Weights
-    from .image_file import ImageSize, Pixels
+    from .image_file import Pixels
     from .tower import Steps, Tower
 
 
 class PreparedImage(Struct, frozen=True, eq=False):
-    """What a tower reads of an image."""
+    """What a tower reads at once: an image, or a tile of it."""
 
     patches: Floats  # (patches, 3 * patch^2)
     grid: PatchGrid
@@ -30,10 +40,14 @@ class PreparedImage(Struct, frozen=True, eq=False):
 class Projector(ABC):
     """One family of mmproj files; `PROJECTORS` has them by the files' word for them."""
 
-    # Tokens around the rows of an image.
+    # Tokens around the rows of an image; empty for none.
     begin: ClassVar[str]
     end: ClassVar[str]
     usual_budget: ClassVar[PixelBudget]
+    # Where the file has the patches of a row's side, and how many there are if it does not say.
+    merge_key: ClassVar[tuple[str, int]] = ("vision.spatial_merge_size", 2)
+    resampling: ClassVar[Resampling] = Resampling.BICUBIC
+    has_axes: ClassVar[bool] = False  # rows have positions in height and width
 
     sizes: TowerSizes
 
@@ -51,19 +65,32 @@ class Projector(ABC):
     def encode(self, image: PreparedImage) -> Steps[Floats]:
         """The rows of an image, line by line."""
 
-    def grid_of(self, size: ImageSize, budget: PixelBudget) -> PatchGrid:
+    def fitting_size(self, size: ImageSize, budget: PixelBudget) -> ImageSize:
+        """What an image of some size is resized to."""
+        return fitting_size(size, self.sizes.factor, budget)
+
+    def n_rows(self, grid: PatchGrid) -> int:
+        return grid.n_rows
+
+    def plan(self, size: ImageSize, budget: PixelBudget) -> ImagePlan:
         """Of an image that has not been decoded."""
-        fitting = fitting_size(size, self.sizes.factor, budget)
-        patch = self.sizes.patch
-        return PatchGrid(fitting.height // patch, fitting.width // patch, self.sizes.merge)
+        fitting, patch = self.fitting_size(size, budget), self.sizes.patch
+        grid = PatchGrid(fitting.height // patch, fitting.width // patch, self.sizes.merge)
+        return ImagePlan((fitting,), (grid,), (self.n_rows(grid),), (self.begin, self.end))
 
-    def prepare(self, pixels: Pixels, grid: PatchGrid) -> PreparedImage:
-        from .image_file import ImageSize
+    def prepare(self, pixels: Pixels, plan: ImagePlan) -> list[PreparedImage]:
+        """One for each grid of the plan."""
+        for size in plan.sizes:
+            pixels = resized(pixels, size, self.resampling)
+        return [self.patches(tile) for tile in self.tiles(pixels, plan)]
 
-        patch = self.sizes.patch
-        image = resized(pixels, ImageSize(grid.width * patch, grid.height * patch))
-        planes = normalised(image, self.sizes.mean, self.sizes.std)
-        return PreparedImage(*patches_of(planes, patch, self.sizes.merge))
+    def tiles(self, pixels: Pixels, plan: ImagePlan) -> list[Pixels]:
+        """What the tower reads of a resized image, each by itself."""
+        return [pixels]
+
+    def patches(self, pixels: Pixels) -> PreparedImage:
+        planes = normalised(pixels, self.sizes.mean, self.sizes.std)
+        return PreparedImage(*patches_of(planes, self.sizes.patch, self.sizes.merge))
 
 
 class Merger:

@@ -9,22 +9,22 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterator
 from typing import TYPE_CHECKING, TypeVar
 
+import numpy as np
 from msgspec import Struct
 
 from ..backend.layers import SILU_GATE, Floats
-from .patch_attention import attend_patches, turns_of
+from .patch_attention import attend_patches
 from .row_passes import RowPasses
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    import numpy as np
     from numpy.typing import NDArray
 
     from ..backend.interface import Backend, Ops, Packed, Rows
     from ..backend.layers import Norm
     from ..models.model_weights import Weights
-    from .patch_attention import Places
+    from .patch_attention import Turns
     from .tower_sizes import TowerSizes
 
 T = TypeVar("T")
@@ -37,7 +37,12 @@ class TowerTraits(Struct, frozen=True):
 
     centred: bool = True  # norms subtract the mean, and have biases
     gated: bool = False  # feed-forward layers
+    biased: bool = True  # matrices
     patch_bias: bool = False
+    n_frames: int = 2  # kernels of patches, which models for films have one more of
+    pre_norm: bool = False  # of embedded patches
+    # Element 2i of a head of q and k turns with 2i + 1, not i with i + D / 2.
+    adjacent_pairs: bool = False
 
 
 class TowerBlock:
@@ -49,11 +54,13 @@ class TowerBlock:
             tower_norm(weights, name, n, sizes, traits) for name in ("ln1", "ln2")
         )
         qkv = {"attn_qkv": 3 * n} if weights.has("attn_qkv") else dict.fromkeys(_SPLIT, n)
-        self.qkv = weights.matrix(n, qkv, needs_bias=True)
-        self.attn_out = weights.matrix(n, {"attn_out": n}, needs_bias=True)
+        orders = dict.fromkeys(_SPLIT[:2], _halves(sizes)) if traits.adjacent_pairs else None
+        biased = traits.biased
+        self.qkv = weights.matrix(n, qkv, row_orders=orders, needs_bias=biased)
+        self.attn_out = weights.matrix(n, {"attn_out": n}, needs_bias=biased)
         inner = {"ffn_gate": n_ff, "ffn_up": n_ff} if traits.gated else {"ffn_up": n_ff}
-        self.inner = weights.matrix(n, inner, needs_bias=True)
-        self.ffn_down = weights.matrix(n_ff, {"ffn_down": n}, needs_bias=True)
+        self.inner = weights.matrix(n, inner, needs_bias=biased)
+        self.ffn_down = weights.matrix(n_ff, {"ffn_down": n}, needs_bias=biased)
 
     def before(self, ops: Ops, x: Rows) -> Rows:
         """The rows [q | k | v]."""
@@ -73,6 +80,12 @@ class TowerBlock:
 _SPLIT = ("attn_q", "attn_k", "attn_v")
 
 
+def _halves(sizes: TowerSizes) -> NDArray[np.intp]:
+    """Rows of q or k by which what turns together is half a head apart."""
+    rows = np.arange(sizes.n_embd).reshape(sizes.n_heads, -1, 2)
+    return rows.transpose(0, 2, 1).reshape(-1)
+
+
 def tower_norm(
     weights: Weights, name: str, width: int, sizes: TowerSizes, traits: TowerTraits
 ) -> Norm:
@@ -90,11 +103,13 @@ class Tower:
         self.sizes, self._passes = sizes, RowPasses(backend)
         shape = (sizes.n_embd, 3, sizes.patch, sizes.patch)
         bias = weights.floats("patch_embd.bias", sizes.n_embd) if traits.patch_bias else None
-        # A still image is both frames of what the model takes for a film.
-        self.patch_embd = (
-            weights.kernel("patch_embd.weight", shape, bias),
-            weights.kernel("patch_embd.weight.1", shape),
-        )
+        # A still image is both frames of what some models take for a film.
+        self.patch_embd = [weights.kernel("patch_embd.weight", shape, bias)]
+        if traits.n_frames > 1:
+            self.patch_embd.append(weights.kernel("patch_embd.weight.1", shape))
+        self.pre_ln = None
+        if traits.pre_norm:
+            self.pre_ln = tower_norm(weights, "pre_ln", sizes.n_embd, sizes, traits)
         self.blk = [
             TowerBlock(sizes, weights.scope(f"blk.{i}"), traits) for i in range(sizes.n_layers)
         ]
@@ -102,26 +117,29 @@ class Tower:
     def encode(
         self,
         patches: Floats,
-        places: Places,
-        positions: Floats | None,
-        groups_of: Callable[[int], Groups],
-        on_layer: Callable[[int, Floats], Steps[None]],
+        *,
+        turns: Turns | None = None,
+        positions: Floats | None = None,
+        groups_of: Callable[[int], Groups] | None = None,
+        on_layer: Callable[[int, Floats], Steps[None]] | None = None,
     ) -> Steps[Floats]:
-        """Rows (patches, n_embd) of the last block. `positions`: added to embedded patches;
-        `groups_of`: which patches of a layer see each other; `on_layer`: called with what each
-        layer leaves."""
-        turns = turns_of(places, self.sizes.head_dim)
+        """Rows (patches, n_embd) of the last block. `turns`: of the rope, see `turns_of`;
+        `positions`: added to embedded patches; `groups_of`: which patches of a layer see each
+        other, if not all; `on_layer`: called with what each layer leaves."""
+        every = [np.arange(len(patches))]
         x = (yield from self.run(self._embed, patches, x=self.sizes.n_embd))["x"]
         if positions is not None:
             x = x + positions
         for i, block in enumerate(self.blk):
             made = yield from self.run(_before(block), x, qkv=3 * self.sizes.n_embd)
-            attention = attend_patches(made["qkv"], self.sizes.n_heads, turns, groups_of(i))
+            groups = every if groups_of is None else groups_of(i)
+            attention = attend_patches(made["qkv"], self.sizes.n_heads, turns, groups)
             attended = yield from last_of(attention)
             out = yield from self.run(_product(block), attended, y=self.sizes.n_embd)
             x = x + out["y"]
             x = (yield from self.run(_after(block), x, x=self.sizes.n_embd))["x"]
-            yield from on_layer(i, x)
+            if on_layer is not None:
+                yield from on_layer(i, x)
         return x
 
     def run(
@@ -131,8 +149,11 @@ class Tower:
         return (yield from last_of(self._passes.run(make, rows, **widths)))
 
     def _embed(self, ops: Ops, x: Rows) -> Mapping[str, Rows]:
-        packed, (first, second) = ops.pack(x), self.patch_embd
-        return {"x": ops.matmul(packed, second, add_to=ops.matmul(packed, first))}
+        packed, (first, *others) = ops.pack(x), self.patch_embd
+        made = ops.matmul(packed, first)
+        for other in others:
+            made = ops.matmul(packed, other, add_to=made)
+        return {"x": made if self.pre_ln is None else ops.norm_slices(made, self.pre_ln)}
 
 
 def _before(block: TowerBlock) -> Callable[[Ops, Rows], Mapping[str, Rows]]:

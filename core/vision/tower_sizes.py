@@ -33,7 +33,8 @@ class TowerSizes(Struct, frozen=True):
     n_out: int  # numbers of a row, without what is added behind layers
 
     @classmethod
-    def from_gguf(cls, file: GgufFile) -> Self:
+    def from_gguf(cls, file: GgufFile, merge_key: tuple[str, int]) -> Self:
+        """`merge_key`: `Projector.merge_key`."""
         meta = file.metadata
         n_embd = meta.int("vision.embedding_length", low=4, high=MAX_WIDTH)
         n_heads = meta.int("vision.attention.head_count", low=1, high=MAX_WIDTH)
@@ -49,7 +50,7 @@ class TowerSizes(Struct, frozen=True):
             n_layers=meta.int("vision.block_count", low=1, high=MAX_LAYERS),
             n_heads=n_heads,
             patch=meta.int("vision.patch_size", low=1, high=MAX_PATCH),
-            merge=meta.int("vision.spatial_merge_size", 2, low=1, high=8),
+            merge=meta.int(*merge_key, low=1, high=8),
             eps=meta.float("vision.attention.layer_norm_epsilon", low=0.0, high=1.0),
             mean=meta.floats("vision.image_mean", length=3, low=-10.0, high=10.0),
             std=meta.floats("vision.image_std", length=3, low=1e-6, high=10.0),

@@ -201,7 +201,7 @@ def _check_complete(label: str, keys: dict[str, Any], planned: dict[str, OutputT
     file = _with_table(as_floats(planned, metadata, label))
     kind = find_projector(str(keys[f"{ARCHITECTURE}.projector_type"]), label)
     weights = Weights(file, Inventory())
-    kind(TowerSizes.from_gguf(file), weights, None)
+    kind(TowerSizes.from_gguf(file, kind.merge_key), weights, None)
     found = weights.findings
     if found.missing:
         raise ModelError(f"{label}: nothing in the checkpoint makes {found.missing[0]}")

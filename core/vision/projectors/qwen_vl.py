@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ...backend.layers import Floats
 from ...errors import ModelError
-from ..patch_attention import windows_of
+from ..patch_attention import turns_of, windows_of
 from ..pixels import PixelBudget, patch_places
 from ..projector import Merger, PreparedImage, Projector
 from ..tower import Tower, TowerTraits
@@ -31,6 +31,7 @@ USUAL_WINDOW: Final = 112  # pixels
 class Qwen2VlProjector(Projector):
     begin, end = "<|vision_start|>", "<|vision_end|>"
     usual_budget = PixelBudget(8, 4096)  # llama.cpp's
+    has_axes = True
     traits: ClassVar[TowerTraits] = TowerTraits()
 
     def __init__(self, sizes: TowerSizes, weights: Weights, backend: Backend | None) -> None:
@@ -48,10 +49,10 @@ class Qwen2VlProjector(Projector):
 
         x = yield from self.tower.encode(
             image.patches,
-            places,
-            self._positions(image.grid, places),
-            self._groups(places),
-            on_layer,
+            turns=turns_of(places, self.sizes.head_dim),
+            positions=self._positions(image.grid, places),
+            groups_of=self._groups(places),
+            on_layer=on_layer,
         )
         rows = yield from self.merger.merge(self.tower, x)
         return np.concatenate([rows, *deep], axis=1)

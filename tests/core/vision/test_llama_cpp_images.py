@@ -1,9 +1,9 @@
 """Texts behind images, against llama.cpp with the same two files.
 
-Images are of whole patches, which neither resizes: llama.cpp puts others on black, we stretch them
-as the models' authors do. Its mergers have another form of GELU, which shifts logits by a little.
-Qwen2-VL and 2.5-VL are left out: there its logits agree with ours in some texts, and in others
-with neither ours nor those of `transformers`, which ours are (`test_images_in_prompts`).
+Images are of whole patches or tiles, which neither resizes: llama.cpp puts others on black, we
+stretch them as the models' authors do. Its mergers have another form of GELU, which shifts logits
+by a little. Qwen2-VL and 2.5-VL are left out: there its logits agree with ours in some texts, and
+in others with neither ours nor those of `transformers`, which ours are (`test_images_in_prompts`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,11 @@ from nextn.core.vision.image_encoder import image_bytes
 from nextn.core.vision.image_prompt import place_images, split_at_marks
 
 TEXTS = ("In <image> there is", "In the first <image> and then in <image> there is")
-NAMES = [name for name in TOWERS if name.startswith("qwen3")]
+# Sizes of two images.
+QWEN3 = ((256, 128), (128, 192))
+SIZES = {name: QWEN3 for name in TOWERS if name.startswith("qwen3")} | {
+    "idefics3": ((64, 32), (64, 64)),
+}
 N = 12
 NEAR = 0.01  # between logarithms of probabilities
 
@@ -42,14 +46,12 @@ def written_here(
 
 
 @pytest.mark.peer
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", SIZES)
 def test_the_same_text(name: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    found, side = build_vision_model(name, tmp_path), 32
+    found = build_vision_model(name, tmp_path)
     for text in TEXTS:
-        sizes = ((8, 4), (4, 6))[: text.count("<image>")]
-        images = [
-            image_bytes(picture(w * side, h * side, seed=w), "image", bytes) for w, h in sizes
-        ]
+        sizes = SIZES[name][: text.count("<image>")]
+        images = [image_bytes(picture(w, h, seed=w // 32), "image", bytes) for w, h in sizes]
         ours = written_here(found, text, images)
         with capfd.disabled(), LlamaCpp(found.text, mmproj=found.mmproj) as peer:
             theirs = peer.behind_images(text.split("<image>"), images, N)

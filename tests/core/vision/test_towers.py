@@ -8,12 +8,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.other_towers import OTHER_TOWERS
 from support.towers import TOWERS, TinyVisionModel, build_vision_model, picture, write_mmproj
 
 from nextn.core.backend import create_backend
 from nextn.core.backend.layers import Floats
 from nextn.core.errors import NextnError
 from nextn.core.gguf.reader import open_gguf
+from nextn.core.state.embedded_rows import ImageRows
 from nextn.core.vision.image_encoder import ImageEncoder, image_bytes
 from nextn.core.vision.image_prompt import finish
 from nextn.core.vision.load_images import budget_of, load_images
@@ -41,18 +43,24 @@ def encoder_of(found: TinyVisionModel, device: str, **options: Any) -> ImageEnco
         return load_images(MmprojOptions(found.mmproj, **options), model, create_backend(device, 1))
 
 
+def plain_rows(run: Floats | ImageRows) -> Floats:
+    return np.asarray(run.rows if isinstance(run, ImageRows) else run)
+
+
 def error_of(found: TinyVisionModel, encoder: ImageEncoder, size: tuple[int, int]) -> float:
     data = image_bytes(picture(*size), "image", bytes)
     image = encoder.read(data)
-    prepared = encoder.projector.prepare(np.asarray(picture(*size)), image.grid)
-    want = found.features(prepared.patches, (image.grid.height, image.grid.width))
-    rows: Floats = np.asarray(finish(encoder.encode(image)).rows)
+    prepared = encoder.projector.prepare(np.asarray(picture(*size)), image.plan)
+    want = found.features((prepared, image.plan))
+    runs = finish(encoder.encode(image))
+    assert [len(plain_rows(run)) for run in runs] == list(image.plan.runs)
+    rows: Floats = np.concatenate([plain_rows(run) for run in runs])
     assert rows.shape == want.shape == (image.n_rows, encoder.width)
     return float(np.abs(rows - want).max() / max(1.0, want.std()))
 
 
 @pytest.mark.parametrize("device", ["torch", "cpu"])
-@pytest.mark.parametrize("name", TOWERS)
+@pytest.mark.parametrize("name", TOWERS | OTHER_TOWERS)
 def test_rows(name: str, device: str, vision: Callable[..., TinyVisionModel]) -> None:
     encoder = encoder_of(vision(name), device)
     assert max(error_of(vision(name), encoder, size) for size in SIZES) <= TOLERANCE[device]

@@ -4,10 +4,10 @@ their text model as a GGUF file."""
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import gguf
 import numpy as np
@@ -16,6 +16,9 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from nextn.core.backend.layers import Floats
+from nextn.core.vision.image_prompt import PlacedImage
+from nextn.core.vision.pixels import ImagePlan
+from nextn.core.vision.projector import PreparedImage
 
 from .checkpoints import write_tokenizer
 from .converting import convert
@@ -23,6 +26,7 @@ from .tiny_models import COMMON, HYBRID
 
 Config = dict[str, Any]
 Tensors = dict[str, NDArray[np.float32]]
+Prepared = tuple[list[PreparedImage], ImagePlan]  # of one image
 BEGIN, END, PLACE = 500, 501, 502  # the tokens of images, in the vocabulary of the tests
 MARKS = {BEGIN: "<|vision_start|>", END: "<|vision_end|>", PLACE: "<|image_pad|>"}
 CLIP_MEAN = [0.48145466, 0.4578275, 0.40821073]
@@ -47,7 +51,88 @@ class TowerCase:
     mean: list[float]
     std: list[float]
     keys: Config
-    map: Callable[[str, int], list[str]]  # names in the file of a tensor, and of how many layers
+    # Names in the file of a tensor, and of how many layers: for the tensors of Qwen's towers.
+    map: Callable[[str, int], list[str]] = lambda _name, _n: []
+    family: TowerFamily = field(default_factory=lambda: QWEN)
+
+
+class TowerFamily:
+    """How `transformers` has towers of Qwen's models; other families change what differs there."""
+
+    ids: ClassVar[Config] = IDS
+    marks: ClassVar[dict[int, str]] = MARKS
+
+    def text_of(self, hf: Any) -> Any:
+        """The text model as a checkpoint of its own; None: the converter finds it in the whole."""
+        return None
+
+    def tensors(self, case: TowerCase, hf: Any) -> Tensors:
+        """Under the names of mmproj files."""
+        state = hf.model.visual.state_dict()
+        n_deep = len(case.vision.get("deepstack_visual_indexes", []))
+        out: Tensors = {}
+        for name, value in state.items():
+            names = case.map(name, n_deep)
+            array = value.detach().float().numpy()
+            if names[0] == "v.patch_embd.weight":
+                parts = [array[:, :, 0], array[:, :, 1]]
+            else:
+                parts = np.split(array, len(names))
+            out |= {each: np.ascontiguousarray(p) for each, p in zip(names, parts, strict=True)}
+        return out
+
+    def keys(self, case: TowerCase, hf: Any) -> Config:
+        """What depends on the configuration."""
+        vision = hf.config.vision_config
+        n_embd = getattr(vision, "embed_dim", None) or vision.hidden_size
+        is_qwen3 = case.projector == "qwen3vl_merger"
+        n_ff = getattr(vision, "intermediate_size", None) or int(n_embd * vision.mlp_ratio)
+        return {
+            "clip.vision.embedding_length": n_embd,
+            "clip.vision.feed_forward_length": n_ff,
+            "clip.vision.block_count": vision.depth,
+            "clip.vision.attention.head_count": vision.num_heads,
+            "clip.vision.attention.layer_norm_epsilon": 1e-6,
+            "clip.vision.image_size": 6 * 16 if is_qwen3 else 560,
+            "clip.vision.spatial_merge_size": 2,
+        }
+
+    def inputs(self, images: Sequence[Prepared]) -> dict[str, torch.Tensor]:
+        """What `transformers` reads of images."""
+        pixels, grids = [], []
+        for (image,), _plan in images:
+            flat = image.patches.reshape(len(image.patches), 3, 1, -1)
+            pixels.append(np.repeat(flat, 2, axis=2).reshape(len(flat), -1))
+            grids.append([1, image.grid.height, image.grid.width])
+        return {
+            "pixel_values": torch.from_numpy(np.concatenate(pixels)),
+            "image_grid_thw": torch.tensor(grids),
+        }
+
+    def features(self, hf: Any, image: Prepared) -> Floats:
+        """Rows of an image, and those for layers."""
+        pixels, thw = self.inputs([image]).values()
+        found = hf.model.visual(pixels, grid_thw=thw, return_dict=True)
+        deep = getattr(found, "deepstack_features", None) or []
+        return np.concatenate([found.pooler_output.numpy(), *(d.numpy() for d in deep)], axis=1)
+
+    def tokens_of(self, image: PlacedImage) -> list[int]:
+        """What stands for an image in the tokens that `transformers` sees."""
+        first, *others = image.image.plan.runs
+        tokens = [PLACE] * first
+        for between, n in zip(image.between, others, strict=True):
+            tokens += [*between, *[PLACE] * n]
+        return tokens
+
+    def logits(self, hf: Any, tokens: list[int], images: Sequence[Prepared]) -> Floats:
+        ids = torch.tensor([tokens])
+        kinds = {"mm_token_type_ids": (ids == PLACE).long()} if self.marks is MARKS else {}
+        found = hf(input_ids=ids, **kinds, **self.inputs(images))
+        made: Floats = found.logits[0].numpy()
+        return made
+
+
+QWEN: TowerFamily = TowerFamily()
 
 
 def _qwen2(name: str, n: int) -> list[str]:
@@ -133,37 +218,48 @@ class TinyVisionModel:
     mmproj: Path
     text: Path  # the GGUF file of the text model
 
-    def features(self, patches: Floats, grid: tuple[int, int]) -> Floats:
-        """What `transformers` makes of the patches of an image: rows, and those for layers."""
-        pixels = np.repeat(patches.reshape(len(patches), 3, 1, -1), 2, axis=2)
-        thw = torch.tensor([[1, *grid]])
+    def features(self, image: Prepared) -> Floats:
+        """What `transformers` makes of an image: rows, and those for layers."""
         with torch.no_grad():
-            found = self.hf.model.visual(
-                torch.from_numpy(pixels.reshape(len(patches), -1)), grid_thw=thw, return_dict=True
-            )
-        deep = getattr(found, "deepstack_features", None) or []
-        return np.concatenate([found.pooler_output.numpy(), *(d.numpy() for d in deep)], axis=1)
+            return self.case.family.features(self.hf, image)
+
+    def logits(self, tokens: list[int], images: Sequence[Prepared]) -> Floats:
+        """Of tokens, in which images have their places, see `TowerFamily.tokens_of`."""
+        with torch.no_grad():
+            return self.case.family.logits(self.hf, tokens, images)
+
+
+def find_case(name: str) -> TowerCase:
+    from .other_towers import OTHER_TOWERS
+
+    return (TOWERS | OTHER_TOWERS)[name]
 
 
 def build_vision_model(name: str, folder: Path, *, kind: str = "F32") -> TinyVisionModel:
     import transformers
 
     transformers.utils.logging.disable_progress_bar()
-    case = TOWERS[name]
+    case = find_case(name)
+    family = case.family
     torch.manual_seed(0)
     config = getattr(transformers, f"{case.name}Config")(
-        vision_config=case.vision, text_config=case.text, **IDS
+        vision_config=case.vision, text_config=case.text, **family.ids
     )
     config._attn_implementation = "eager"
     hf = getattr(transformers, f"{case.name}ForConditionalGeneration")(config).eval().float()
     randomise_tower(hf)
     own = folder / name
     hf.save_pretrained(own)
-    write_tokenizer(own)
-    add_marks(own)
+    text_model, source = family.text_of(hf), own
+    if text_model is not None:
+        source = folder / f"{name}-text"
+        text_model.save_pretrained(source)
+    for each in {own, source}:
+        write_tokenizer(each)
+        add_marks(each, family.marks)
     colours = {"image_mean": case.mean, "image_std": case.std}
     (own / "preprocessor_config.json").write_text(json.dumps(colours))
-    text = convert(own, folder / f"{name}.gguf")
+    text = convert(source, folder / f"{name}.gguf")
     mmproj = folder / f"mmproj-{name}-{kind}.gguf"
     write_mmproj(mmproj, case, hf, kind)
     return TinyVisionModel(case, hf, own, mmproj, text)
@@ -182,61 +278,34 @@ def randomise_tower(hf: torch.nn.Module) -> None:
                 value.normal_(0.0, value[0].numel() ** -0.5)
 
 
-def add_marks(folder: Path) -> None:
+def add_marks(folder: Path, marks: dict[int, str]) -> None:
     path = folder / "tokenizer.json"
     definition = json.loads(path.read_text())
     definition["added_tokens"] += [
         {"id": i, "content": text, "special": True, "normalized": False, "single_word": False,
          "lstrip": False, "rstrip": False}
-        for i, text in MARKS.items()
+        for i, text in marks.items()
     ]  # fmt: skip
     path.write_text(json.dumps(definition))
 
 
-def tower_tensors(case: TowerCase, hf: Any) -> Tensors:
-    """Under the names of mmproj files."""
-    state = hf.model.visual.state_dict()
-    n_deep = len(case.vision.get("deepstack_visual_indexes", []))
-    out: Tensors = {}
-    for name, value in state.items():
-        names = case.map(name, n_deep)
-        array = value.detach().float().numpy()
-        if names[0] == "v.patch_embd.weight":
-            parts = [array[:, :, 0], array[:, :, 1]]
-        else:
-            parts = np.split(array, len(names))
-        out |= {each: np.ascontiguousarray(part) for each, part in zip(names, parts, strict=True)}
-    return out
-
-
 def tower_keys(case: TowerCase, hf: Any) -> Config:
-    vision = hf.config.vision_config
-    n_embd = getattr(vision, "embed_dim", None) or vision.hidden_size
-    is_qwen3 = case.projector == "qwen3vl_merger"
-    n_ff = getattr(vision, "intermediate_size", None) or int(n_embd * vision.mlp_ratio)
     keys = {
         "general.type": "mmproj",
         "clip.has_vision_encoder": True,
         "clip.projector_type": case.projector,
-        "clip.vision.embedding_length": n_embd,
-        "clip.vision.feed_forward_length": n_ff,
-        "clip.vision.block_count": vision.depth,
-        "clip.vision.attention.head_count": vision.num_heads,
-        "clip.vision.attention.layer_norm_epsilon": 1e-6,
         "clip.vision.projection_dim": 64,
-        "clip.vision.image_size": 6 * 16 if is_qwen3 else 560,
-        "clip.vision.patch_size": vision.patch_size,
-        "clip.vision.spatial_merge_size": 2,
+        "clip.vision.patch_size": hf.config.vision_config.patch_size,
         "clip.vision.image_mean": case.mean,
         "clip.vision.image_std": case.std,
     }
-    return keys | case.keys
+    return keys | case.family.keys(case, hf) | case.keys
 
 
 def write_mmproj(path: Path, case: TowerCase, hf: Any, kind: str = "F32", **edits: Any) -> None:
     """`edits`: keys by their last word, or None to leave one out; `tensors`: a function that may
     change these."""
-    tensors, keys = tower_tensors(case, hf), tower_keys(case, hf)
+    tensors, keys = case.family.tensors(case, hf), tower_keys(case, hf)
     change = edits.pop("tensors", None)
     if change is not None:
         change(tensors)

@@ -92,7 +92,8 @@ def test_a_model_with_rows_behind_layers(tmp_path: Path, shim: None) -> None:
     with load_runtime(vision.text, "cuda", n_ctx=64, mmproj=vision.mmproj) as runtime:
         np.testing.assert_allclose(runtime.logits(TOKENS), want, atol=0.02)
         image = runtime.images.read(image_bytes(picture(64, 64), "image", bytes))
-        rows = finish(runtime.images.encode(image))
+        (rows,) = finish(runtime.images.encode(image))
+        assert isinstance(rows, ImageRows)
         assert rows.rows.shape == (image.n_rows, 3 * 64)
         for part in (rows, rows.rows):
             with pytest.raises(ConfigError, match="does not add rows behind layers"):
