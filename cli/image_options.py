@@ -29,7 +29,7 @@ class ProjectorOptions:
     no_mmproj: bool = flag("--no-mmproj", "No mmproj file, even if one lies beside the model.")
     image_min_tokens: int | None = flag(
         "--image-min-tokens N",
-        "Least tokens of the context for an image that is not cut into tiles; 8 if not given.",
+        "Least tokens of the context for an image; 8 for Qwen's models if not given.",
         min=1,
     )
     image_max_tokens: int | None = flag(

@@ -16,6 +16,7 @@ PROJECTORS = {
     "qwen2.5vl_merger": "qwen_vl:Qwen25VlProjector",
     "qwen3vl_merger": "qwen_vl:Qwen3VlProjector",
     "idefics3": "idefics3:Idefics3Projector",
+    "pixtral": "pixtral:PixtralProjector",
 }
 
 

@@ -9,16 +9,34 @@ import numpy as np
 import torch
 
 from nextn.core.backend.layers import Floats
+from nextn.core.vision.image_prompt import PlacedImage
 from nextn.core.vision.pixels import patch_places
 from nextn.core.vision.projector import PreparedImage
 
+from .plain_hub_cases import MINISTRAL_ROPE
 from .tiny_models import COMMON, DEFAULT_ROPE
-from .towers import BEGIN, END, HALF, PLACE, Config, Prepared, Tensors, TowerCase, TowerFamily
+from .towers import (
+    BEGIN,
+    CLIP_MEAN,
+    CLIP_STD,
+    END,
+    HALF,
+    PLACE,
+    Config,
+    Prepared,
+    Tensors,
+    TowerCase,
+    TowerFamily,
+)
 
 PARTS = {
     "layer_norm1": "ln1", "layer_norm2": "ln2", "self_attn.q_proj": "attn_q",
     "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v", "self_attn.out_proj": "attn_out",
     "mlp.fc1": "ffn_up", "mlp.fc2": "ffn_down",
+    "attention_norm": "ln1", "ffn_norm": "ln2", "attention.q_proj": "attn_q",
+    "attention.k_proj": "attn_k", "attention.v_proj": "attn_v", "attention.o_proj": "attn_out",
+    "feed_forward.gate_proj": "ffn_gate", "feed_forward.up_proj": "ffn_up",
+    "feed_forward.down_proj": "ffn_down",
 }  # fmt: skip
 SIGLIP = {
     "model.vision_model.embeddings.patch_embedding": "v.patch_embd",
@@ -26,7 +44,15 @@ SIGLIP = {
     "model.vision_model.post_layernorm": "v.post_ln",
     "model.connector.modality_projection.proj": "mm.model.fc",
 }
-LAYERS = ("model.vision_model.encoder.layers.",)
+PIXTRAL = {
+    "model.vision_tower.patch_conv": "v.patch_embd",
+    "model.vision_tower.ln_pre": "v.pre_ln",
+    "model.multi_modal_projector.norm": "mm.input_norm",
+    "model.multi_modal_projector.patch_merger.merging_layer": "mm.patch_merger",
+    "model.multi_modal_projector.linear_1": "mm.1",
+    "model.multi_modal_projector.linear_2": "mm.2",
+}
+LAYERS = ("model.vision_model.encoder.layers.", "model.vision_tower.transformer.layers.")
 
 
 def renamed(state: dict[str, Any], stems: dict[str, str], layers: Sequence[str]) -> Tensors:
@@ -100,6 +126,83 @@ class Idefics3Family(TowerFamily):
         return np.concatenate([rows.numpy() for rows in found.pooler_output])
 
 
+class PixtralFamily(TowerFamily):
+    """Lines end with a token in the text; in files of images, with its row."""
+
+    ids: ClassVar[Config] = {
+        "image_token_index": PLACE, "tie_word_embeddings": False, "vision_feature_layer": -1,
+        "vision_feature_select_strategy": "full",
+    }  # fmt: skip
+    marks: ClassVar[dict[int, str]] = {BEGIN: "[IMG_BREAK]", END: "[IMG_END]", PLACE: "[IMG]"}
+
+    def text_of(self, hf: Any) -> Any:
+        from transformers import AutoModelForCausalLM
+
+        made = AutoModelForCausalLM.from_config(hf.config.text_config).float()
+        made.model.load_state_dict(hf.model.language_model.state_dict())
+        made.lm_head.load_state_dict(hf.lm_head.state_dict())
+        return made
+
+    def tensors(self, case: TowerCase, hf: Any) -> Tensors:
+        out = renamed(hf.state_dict(), PIXTRAL, LAYERS)
+        n_heads = hf.config.vision_config.num_attention_heads
+        for name, value in out.items():
+            if ".attn_q." in name or ".attn_k." in name:  # what turns together becomes neighbours
+                halves = value.reshape(n_heads, 2, -1, value.shape[1])
+                out[name] = np.ascontiguousarray(halves.swapaxes(1, 2)).reshape(value.shape)
+        return out | {"v.token_embd.img_break": self._break_row(hf)}
+
+    def _break_row(self, hf: Any) -> Floats:
+        made: Floats = hf.get_input_embeddings().weight[BEGIN].detach().numpy()
+        return made
+
+    def keys(self, case: TowerCase, hf: Any) -> Config:
+        vision = hf.config.vision_config
+        return {
+            "clip.use_silu": True,
+            "clip.vision.embedding_length": vision.hidden_size,
+            "clip.vision.feed_forward_length": vision.intermediate_size,
+            "clip.vision.block_count": vision.num_hidden_layers,
+            "clip.vision.attention.head_count": vision.num_attention_heads,
+            "clip.vision.attention.layer_norm_epsilon": 1e-5,
+            "clip.vision.image_size": vision.image_size,
+        }
+
+    def inputs(self, images: Sequence[Prepared]) -> dict[str, torch.Tensor]:
+        planes = [planes_of(prepared) for (prepared,), _plan in images]
+        height, width = (max(each.shape[axis] for each in planes) for axis in (1, 2))
+        padded = np.zeros((len(planes), 3, height, width), np.float32)
+        for out, each in zip(padded, planes, strict=True):
+            out[:, : each.shape[1], : each.shape[2]] = each
+        sizes = torch.tensor([each.shape[1:] for each in planes])
+        return {"pixel_values": torch.from_numpy(padded), "image_sizes": sizes}
+
+    def features(self, hf: Any, image: Prepared) -> Floats:
+        found = hf.model.get_image_features(
+            **self.inputs([image]), vision_feature_layer=-1, return_dict=True
+        )
+        rows, (grid,) = found.pooler_output[0].numpy(), image[1].grids
+        lines = [
+            np.concatenate([line, self._break_row(hf)[None]])
+            for line in np.split(rows, grid.height // grid.merge)
+        ]
+        made: Floats = np.concatenate(lines)[:-1]
+        return made
+
+    def tokens_of(self, image: PlacedImage) -> list[int]:
+        (grid,) = image.image.plan.grids
+        line = [PLACE] * grid.row_width + [BEGIN]
+        return (line * (grid.height // grid.merge))[:-1]
+
+
+def _pixtral(patch: int) -> Config:
+    return {
+        "model_type": "pixtral", "hidden_size": 32, "num_hidden_layers": 2,
+        "num_attention_heads": 2, "intermediate_size": 48, "image_size": 240, "patch_size": patch,
+        "hidden_act": "silu",
+    }  # fmt: skip
+
+
 def _siglip(image_size: int, patch: int) -> Config:
     return {
         "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2,
@@ -121,5 +224,15 @@ OTHER_TOWERS = {
     "smolvlm": TowerCase(
         "SmolVLM", _siglip(34, 8), _text("llama"), "idefics3", HALF, HALF, {},
         family=Idefics3Family(),
+    ),
+    "pixtral": TowerCase(
+        "Llava", _pixtral(16), _text("mistral", rms_norm_eps=1e-5), "pixtral", CLIP_MEAN, CLIP_STD,
+        {"clip.vision.spatial_merge_size": 1}, family=PixtralFamily(),
+    ),
+    "mistral3": TowerCase(
+        "Mistral3", _pixtral(14),
+        _text("ministral3", rms_norm_eps=1e-5, head_dim=32, rope_parameters=MINISTRAL_ROPE),
+        "pixtral", CLIP_MEAN, CLIP_STD, {"clip.vision.spatial_merge_size": 2},
+        family=PixtralFamily(),
     ),
 }  # fmt: skip
