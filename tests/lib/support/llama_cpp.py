@@ -107,13 +107,17 @@ class LlamaCpp:
         plain = {"temperature": 0, "repeat_penalty": 1.0}  # a file may recommend other values
         return self.write(prompt, n, **plain, n_probs=n_probs, logit_bias=bias)
 
-    def behind_images(self, pieces: Sequence[str], images: Sequence[bytes], n: int) -> Written:
-        """Append `n` tokens greedily to pieces of text with an image between each two."""
+    def behind_images(
+        self, pieces: Sequence[str], images: Sequence[bytes], n: int, banned: Sequence[int] = ()
+    ) -> Written:
+        """Append `n` tokens greedily to pieces of text with an image between each two; `banned` ids
+        are never picked."""
         with urllib.request.urlopen(f"{self.address}/props", timeout=TIMEOUT_S) as answer:
             mark = json.load(answer)["media_marker"]
         data = [base64.b64encode(image).decode() for image in images]
         prompt = {"prompt_string": mark.join(pieces), "multimodal_data": data}
-        return self.write(prompt, n, temperature=0, ignore_eos=True, n_probs=20)
+        bias = [[token, False] for token in banned]
+        return self.write(prompt, n, temperature=0, ignore_eos=True, n_probs=20, logit_bias=bias)
 
     def write(self, prompt: Sequence[int] | Any, n: int, **settings: object) -> Written:
         """Append `n` tokens with the server's own sampling defaults, or other settings of its."""
