@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Final
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from itertools import islice
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from threadpoolctl import ThreadpoolController
 
 from ..backend.layers import Floats
 
 ROPE_BASE: Final = 10000.0
-BLOCK_BYTES: Final = 1 << 20  # of the scores of a block, so that they stay in a near cache
+BLOCK_BYTES: Final = 2 << 20  # of the scores of a block, so that they stay in a near cache
 _LEAST_ROWS: Final = 16  # of a block, whatever it takes
-_BLOCKS_AT_ONCE: Final = 32
+_BLOCKS_AT_ONCE: Final = 16  # of each thread
 Places = NDArray[np.integer[Any]]  # (patches, 2), line and column
 Turns = tuple[Floats, Floats]  # cosines and sines
 
@@ -35,7 +39,11 @@ def turned(heads: Floats, turns: Turns) -> Floats:
 
 
 def attend_patches(
-    qkv: Floats, n_heads: int, turns: Turns | None, groups: list[NDArray[np.int64]]
+    qkv: Floats,
+    n_heads: int,
+    turns: Turns | None,
+    groups: list[NDArray[np.int64]],
+    n_threads: int = 1,
 ) -> Iterator[Floats]:
     """Yields between pieces of work, at last with all rows made. Rows of qkv are [q | k | v];
     patches of one group see each other, and no others."""
@@ -45,7 +53,33 @@ def attend_patches(
     if turns is not None:
         q, k = turned(q, turns), turned(k, turns)
     q = (q * head_dim**-0.5).astype(np.float32, copy=False)
-    out, n_blocks = np.empty((n, n_heads, head_dim), np.float32), 0
+    out = np.empty((n, n_heads, head_dim), np.float32)
+
+    def attend(block: _Block) -> None:
+        found = _attended(q[block.heads, block.rows], block.keys, block.values)
+        out[block.rows, block.heads] = found.transpose(1, 0, 2)
+
+    with ThreadPoolExecutor(n_threads) as pool:
+        blocks = _blocks(k, v, groups)
+        while some := list(islice(blocks, n_threads * _BLOCKS_AT_ONCE)):
+            # Threads of numpy's own would wait for each other within a block.
+            with _blas().limit(limits=1):
+                for _ in pool.map(attend, some):
+                    pass
+            yield out.reshape(n, -1)
+
+
+class _Block(NamedTuple):
+    """Some heads of some rows, and what they see."""
+
+    heads: slice
+    rows: NDArray[np.int64]
+    keys: Floats  # (heads, D, patches)
+    values: Floats
+
+
+def _blocks(k: Floats, v: Floats, groups: list[NDArray[np.int64]]) -> Iterator[_Block]:
+    n_heads = len(k)
     for group in groups:
         keys, values, width = k[:, group].transpose(0, 2, 1), v[:, group], len(group)
         n_rows = min(width, max(_LEAST_ROWS, BLOCK_BYTES // (4 * width)))
@@ -53,13 +87,12 @@ def attend_patches(
         for head in range(0, n_heads, heads_at_once):
             some = slice(head, head + heads_at_once)
             for first in range(0, width, n_rows):
-                rows = group[first : first + n_rows]
-                found = _attended(q[some, rows], keys[some], values[some])
-                out[rows, some] = found.transpose(1, 0, 2)
-                n_blocks += 1
-                if n_blocks % _BLOCKS_AT_ONCE == 0:
-                    yield out.reshape(n, -1)
-    yield out.reshape(n, -1)
+                yield _Block(some, group[first : first + n_rows], keys[some], values[some])
+
+
+@cache
+def _blas() -> ThreadpoolController:
+    return ThreadpoolController()
 
 
 def _attended(q: Floats, keys: Floats, values: Floats) -> Floats:

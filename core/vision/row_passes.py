@@ -27,6 +27,10 @@ class RowPasses:
         self._given = backend
 
     @property
+    def n_threads(self) -> int:
+        return self._backend.host_threads
+
+    @property
     def _backend(self) -> Backend:
         assert self._given is not None, "a survey does not run"
         return self._given

@@ -133,7 +133,9 @@ class Tower:
         for i, block in enumerate(self.blk):
             made = yield from self.run(_before(block), x, qkv=3 * self.sizes.n_embd)
             groups = every if groups_of is None else groups_of(i)
-            attention = attend_patches(made["qkv"], self.sizes.n_heads, turns, groups)
+            attention = attend_patches(
+                made["qkv"], self.sizes.n_heads, turns, groups, self._passes.n_threads
+            )
             attended = yield from last_of(attention)
             out = yield from self.run(_product(block), attended, y=self.sizes.n_embd)
             x = x + out["y"]

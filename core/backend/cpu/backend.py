@@ -62,6 +62,7 @@ class CpuBackend(Backend):
         if kv_types != HALF_FLOATS:
             self.details += f", {kv_types}"
         self.kernels = Kernels(simd)
+        self.host_threads = self.n_threads
         self.team = Team(self.kernels, self.n_threads)
         self._expanded: set[str] = set()  # types that were spoken of
         self._repacker = Repacker(self.kernels, self.n_threads)

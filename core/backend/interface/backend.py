@@ -16,6 +16,7 @@ class Backend(WeightMemory, StateMemory, StepRunner):
     name: str
     ops: Ops
     details: str = ""  # instruction set, threads: what a person may want to know
+    host_threads: int = 1  # that work on the host may take
     n_ranks: int = 1  # devices that hold a model's layers, see `core/ranks`
     holdings: Sequence[str] = ()  # of several ranks: a line each about what it holds
 
