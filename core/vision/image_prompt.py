@@ -122,7 +122,7 @@ def place_images(
         before = parts[-1]
         assert isinstance(before, list), "a part of text is before each image"
         first, *between, last = (
-            tokenizer.encode(own, add_special=False) for own in image.plan.texts
+            tokenizer.encode(own, add_special=False) if own else [] for own in image.plan.texts
         )
         before += first
         behind = [*last, *tokenizer.encode(text, add_special=False)]

@@ -81,6 +81,16 @@ def resized(
     return np.asarray(image)
 
 
+def cut_tiles(pixels: Pixels, side: int) -> list[Pixels]:
+    """Squares of that side, of which an image consists, line by line."""
+    height, width = pixels.shape[:2]
+    return [
+        pixels[top : top + side, left : left + side]
+        for top in range(0, height, side)
+        for left in range(0, width, side)
+    ]
+
+
 def normalised(pixels: Pixels, mean: tuple[float, ...], std: tuple[float, ...]) -> Floats:
     """Levels from 0 to 1, less the mean of their channel, by its deviation: (3, height, width)."""
     levels = pixels.astype(np.float32) * np.float32(1 / 255)

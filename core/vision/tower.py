@@ -13,6 +13,7 @@ import numpy as np
 from msgspec import Struct
 
 from ..backend.layers import SILU_GATE, Floats
+from ..errors import ModelError
 from .patch_attention import attend_patches
 from .row_passes import RowPasses
 
@@ -43,6 +44,7 @@ class TowerTraits(Struct, frozen=True):
     pre_norm: bool = False  # of embedded patches
     # Element 2i of a head of q and k turns with 2i + 1, not i with i + D / 2.
     adjacent_pairs: bool = False
+    scaled: bool = False  # what a block adds, number by number
 
 
 class TowerBlock:
@@ -61,20 +63,26 @@ class TowerBlock:
         inner = {"ffn_gate": n_ff, "ffn_up": n_ff} if traits.gated else {"ffn_up": n_ff}
         self.inner = weights.matrix(n, inner, needs_bias=biased)
         self.ffn_down = weights.matrix(n_ff, {"ffn_down": n}, needs_bias=biased)
+        # The file may be closed when they are used.
+        self.scales = (
+            [np.array(weights.floats(f"{name}.weight", n)) for name in ("ls1", "ls2")]
+            if traits.scaled
+            else None
+        )
 
     def before(self, ops: Ops, x: Rows) -> Rows:
         """The rows [q | k | v]."""
         return ops.matmul(ops.norm(x, self.ln1), self.qkv)
 
     def after(self, ops: Ops, x: Rows) -> Rows:
-        """The feed-forward layer, added to x."""
+        """The feed-forward layer, added to x; what is scaled is not added yet."""
         a: Packed = ops.norm(x, self.ln2)
         if self._traits.gated:
             inner = ops.gated_ffn(a, self.inner, SILU_GATE)
         else:
             rows = ops.activate(ops.matmul(a, self.inner), self._sizes.activation)
             inner = ops.pack(rows)
-        return ops.matmul(inner, self.ffn_down, add_to=x)
+        return ops.matmul(inner, self.ffn_down, add_to=None if self.scales else x)
 
 
 _SPLIT = ("attn_q", "attn_k", "attn_v")
@@ -100,6 +108,10 @@ class Tower:
     def __init__(
         self, sizes: TowerSizes, weights: Weights, backend: Backend | None, traits: TowerTraits
     ) -> None:
+        if not traits.gated and weights.file.metadata.bool("use_silu", False):
+            raise ModelError(
+                f"{weights.file.label}: clip.use_silu is true, and this tower has no gates for it"
+            )
         self.sizes, self._passes = sizes, RowPasses(backend)
         shape = (sizes.n_embd, 3, sizes.patch, sizes.patch)
         bias = weights.floats("patch_embd.bias", sizes.n_embd) if traits.patch_bias else None
@@ -122,14 +134,18 @@ class Tower:
         positions: Floats | None = None,
         groups_of: Callable[[int], Groups] | None = None,
         on_layer: Callable[[int, Floats], Steps[None]] | None = None,
+        first: Floats | None = None,
     ) -> Steps[Floats]:
         """Rows (patches, n_embd) of the last block. `turns`: of the rope, see `turns_of`;
         `positions`: added to embedded patches; `groups_of`: which patches of a layer see each
-        other, if not all; `on_layer`: called with what each layer leaves."""
-        every = [np.arange(len(patches))]
+        other, if not all; `on_layer`: called with what each layer leaves; `first`: rows in front
+        of those of patches."""
         x = (yield from self.run(self._embed, patches, x=self.sizes.n_embd))["x"]
         if positions is not None:
             x = x + positions
+        if first is not None:
+            x = np.concatenate([first, x])
+        every = [np.arange(len(x))]
         for i, block in enumerate(self.blk):
             made = yield from self.run(_before(block), x, qkv=3 * self.sizes.n_embd)
             groups = every if groups_of is None else groups_of(i)
@@ -138,8 +154,10 @@ class Tower:
             )
             attended = yield from last_of(attention)
             out = yield from self.run(_product(block), attended, y=self.sizes.n_embd)
-            x = x + out["y"]
-            x = (yield from self.run(_after(block), x, x=self.sizes.n_embd))["x"]
+            first_scale, second_scale = block.scales or (None, None)
+            x = x + (out["y"] if first_scale is None else out["y"] * first_scale)
+            made = yield from self.run(_after(block), x, x=self.sizes.n_embd)
+            x = made["x"] if second_scale is None else x + made["x"] * second_scale
             if on_layer is not None:
                 yield from on_layer(i, x)
         return x

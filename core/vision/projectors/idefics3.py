@@ -12,7 +12,7 @@ from PIL.Image import Resampling
 from ...backend.layers import Floats
 from ...errors import ModelError
 from ..image_file import ImageSize
-from ..pixels import ImagePlan, PatchGrid, PixelBudget, patch_places, resized
+from ..pixels import ImagePlan, PatchGrid, PixelBudget, cut_tiles, patch_places, resized
 from ..projector import PreparedImage, Projector
 from ..tower import Tower, TowerTraits, tower_norm
 
@@ -78,13 +78,8 @@ class Idefics3Projector(Projector):
         )
 
     def tiles(self, pixels: Pixels, plan: ImagePlan) -> list[Pixels]:
-        tile, (n_lines, n_columns) = self._tile, plan.tiles
-        cut = [
-            pixels[line * tile : (line + 1) * tile, column * tile : (column + 1) * tile]
-            for line in range(n_lines)
-            for column in range(n_columns)
-        ]
-        return [*cut, resized(pixels, ImageSize(tile, tile), self.resampling)]
+        cut = cut_tiles(pixels, self._tile) if plan.tiles[0] else []
+        return [*cut, resized(pixels, ImageSize(self._tile, self._tile), self.resampling)]
 
     def encode(self, image: PreparedImage) -> Steps[Floats]:
         x = yield from self.tower.encode(image.patches, positions=self._positions)

@@ -30,8 +30,10 @@ from nextn.core.vision.image_prompt import (
     split_at_marks,
 )
 
-FAMILIES = ("qwen2vl", "qwen2.5vl", "qwen3vl", "qwen35", "idefics3", "pixtral", "mistral3")
-TILED = ("Idefics3",)
+FAMILIES = (
+    "qwen2vl", "qwen2.5vl", "qwen3vl", "qwen35", "idefics3", "internvl", "pixtral", "mistral3",
+)  # fmt: skip
+TILED = ("Idefics3", "InternVL")
 TEXT = "In the first <image> and then in <image> there is"
 GREEDY = GenerateParams(SamplingParams(temperature=0.0), max_tokens=12)
 

@@ -2,17 +2,19 @@
 
 Images are of whole patches or tiles, which neither resizes: llama.cpp puts others on black, we
 stretch them as the models' authors do. Its mergers have another form of GELU, which shifts logits
-by a little.
+by a little. Its InternVL has the class token behind the patches and reads the table of positions
+in the order of the file, in which that token is first: so it gets a file with the table turned.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from support.llama_cpp import LlamaCpp
-from support.towers import TOWERS, TinyVisionModel, build_vision_model, picture
+from support.towers import TOWERS, TinyVisionModel, build_vision_model, picture, write_mmproj
 
 from nextn.core.generation import GenerateParams
 from nextn.core.load_runtime import load_runtime
@@ -26,6 +28,7 @@ SIZES = {name: ((256, 128), (128, 192)) for name in TOWERS if name.startswith("q
     "qwen2vl": ((224, 112), (112, 168)),
     "qwen2.5vl": ((224, 112), (112, 168)),
     "idefics3": ((64, 32), (64, 64)),
+    "internvl": ((32, 32), (64, 64)),
     "pixtral": ((96, 64), (64, 112)),
     "mistral3": ((112, 84), (84, 140)),
 }
@@ -51,15 +54,24 @@ def written_here(
         return [(event.token, dict(event.top_logprobs)) for event in made]
 
 
+def turn_positions(tensors: dict[str, Any]) -> None:
+    table = tensors["v.position_embd.weight"]
+    tensors["v.position_embd.weight"] = np.roll(table, -1, axis=0)
+
+
 @pytest.mark.peer
 @pytest.mark.parametrize("name", SIZES)
 def test_the_same_text(name: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     found = build_vision_model(name, tmp_path)
+    theirs_mmproj = found.mmproj
+    if name == "internvl":
+        theirs_mmproj = tmp_path / "turned.gguf"
+        write_mmproj(theirs_mmproj, found.case, found.hf, tensors=turn_positions)
     for text in TEXTS:
         sizes = SIZES[name][: text.count("<image>")]
         images = [image_bytes(picture(w, h, seed=w // 32), "image", bytes) for w, h in sizes]
         ours = written_here(found, text, images)
-        with capfd.disabled(), LlamaCpp(found.text, mmproj=found.mmproj) as peer:
+        with capfd.disabled(), LlamaCpp(found.text, mmproj=theirs_mmproj) as peer:
             theirs = peer.behind_images(text.split("<image>"), images, N, BANNED)
         both = ours[0][1].keys() & theirs.logprobs[0].keys()
         assert len(both) >= 15

@@ -1,4 +1,5 @@
-"""Images that are cut into tiles: sizes, pixels and the texts between, against `transformers`."""
+"""Images that are cut into tiles: sizes, pixels and the texts between, against `transformers`.
+Idefics3 by its own fixtures, InternVL at the end."""
 
 from __future__ import annotations
 
@@ -20,6 +21,7 @@ from nextn.core.vision.load_images import load_images
 from nextn.core.vision.mmproj_options import MmprojOptions
 from nextn.core.vision.pixels import PixelBudget
 from nextn.core.vision.projectors.idefics3 import longest_size, whole_tiles
+from nextn.core.vision.projectors.internvl import tiles_for
 
 SIZES = [(640, 480), (101, 333), (57, 31), (32, 32), (900, 20), (20, 901), (64, 64), (1, 90)]
 TILE = 32
@@ -122,3 +124,53 @@ def test_texts_are_those_of_transformers(
         assert len(prompt) == len(tokens)
         assert len(runtime.encode_images(prompt)) == len(prompt)
         assert runtime.tokenizer.encode(f"look: {want}\nwhat is it") == tokens
+
+
+@pytest.fixture(scope="module")
+def internvl(tmp_path_factory: pytest.TempPathFactory) -> ImageEncoder:
+    found = build_vision_model("internvl", tmp_path_factory.mktemp("internvl"))
+    with open_gguf(found.text) as model:
+        return load_images(MmprojOptions(found.mmproj), model, create_backend("cpu", 1))
+
+
+def test_shapes_of_internvl_are_those_of_transformers() -> None:
+    from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import get_optimal_tiled_canvas
+
+    sides = [*range(1, 60, 3), *range(60, 700, 37), 1023, 4100]
+    for width in sides:
+        for height in sides:
+            if max(width, height) > 200 * min(width, height):
+                continue
+            for least, most in ((1, 12), (2, 6), (1, 1)):
+                want = get_optimal_tiled_canvas((height, width), (448, 448), least, most)
+                found = tiles_for(ImageSize(width, height), 448, least, most)
+                assert found[::-1] == want
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_pixels_of_internvl_are_those_of_transformers(
+    size: tuple[int, int], internvl: ImageEncoder
+) -> None:
+    from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import GotOcr2ImageProcessorPil
+
+    sizes = internvl.projector.sizes
+    processor = GotOcr2ImageProcessorPil(
+        size={"height": TILE, "width": TILE}, crop_to_patches=True,
+        image_mean=list(sizes.mean), image_std=list(sizes.std),
+    )  # fmt: skip
+    want = np.asarray(processor(images=[picture(*size)], return_tensors="np")["pixel_values"])
+    plan = internvl.projector.plan(ImageSize(*size), PixelBudget(1, 4096))
+    prepared = internvl.projector.prepare(np.asarray(picture(*size)), plan)
+    found = np.stack([planes_of(tile) for tile in prepared])
+    assert found.shape == want.shape
+    assert plan.n_rows == 4 * len(found)
+    assert plan.texts == ("<img>", *[""] * (len(found) - 1), "</img>")
+    error = np.abs(found - want) * np.array(sizes.std)[:, None, None]
+    assert error.max() <= 1 / 255 + 1e-6
+    assert (error < 1e-6).mean() >= 0.99
+
+
+def test_internvl_keeps_to_a_budget(internvl: ImageEncoder) -> None:
+    for most in (1, 4, 8, 12, 21, 52):
+        plan = internvl.projector.plan(ImageSize(640, 480), PixelBudget(1, most))
+        assert plan.n_rows <= max(4, most)

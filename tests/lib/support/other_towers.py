@@ -29,6 +29,7 @@ from .towers import (
     TowerFamily,
 )
 
+IMAGENET_MEAN, IMAGENET_STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
 PARTS = {
     "layer_norm1": "ln1", "layer_norm2": "ln2", "self_attn.q_proj": "attn_q",
     "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v", "self_attn.out_proj": "attn_out",
@@ -37,6 +38,7 @@ PARTS = {
     "attention.k_proj": "attn_k", "attention.v_proj": "attn_v", "attention.o_proj": "attn_out",
     "feed_forward.gate_proj": "ffn_gate", "feed_forward.up_proj": "ffn_up",
     "feed_forward.down_proj": "ffn_down",
+    "layernorm_before": "ln1", "layernorm_after": "ln2", "attention.projection_layer": "attn_out",
 }  # fmt: skip
 SIGLIP = {
     "model.vision_model.embeddings.patch_embedding": "v.patch_embd",
@@ -52,7 +54,16 @@ PIXTRAL = {
     "model.multi_modal_projector.linear_1": "mm.1",
     "model.multi_modal_projector.linear_2": "mm.2",
 }
-LAYERS = ("model.vision_model.encoder.layers.", "model.vision_tower.transformer.layers.")
+INTERNVL = {
+    "model.vision_tower.embeddings.patch_embeddings.projection": "v.patch_embd",
+    "model.multi_modal_projector.layer_norm": "mm.model.mlp.0",
+    "model.multi_modal_projector.linear_1": "mm.model.mlp.1",
+    "model.multi_modal_projector.linear_2": "mm.model.mlp.3",
+}
+LAYERS = (
+    "model.vision_model.encoder.layers.", "model.vision_tower.transformer.layers.",
+    "model.vision_tower.encoder.layer.",
+)  # fmt: skip
 
 
 def renamed(state: dict[str, Any], stems: dict[str, str], layers: Sequence[str]) -> Tensors:
@@ -63,7 +74,7 @@ def renamed(state: dict[str, Any], stems: dict[str, str], layers: Sequence[str])
         stem, _, kind = name.rpartition(".")
         found = stems.get(stem)
         for prefix in layers:
-            if stem.startswith(prefix):
+            if name.startswith(prefix) and kind in ("weight", "bias"):
                 number, part = stem.removeprefix(prefix).split(".", 1)
                 found = f"v.blk.{number}.{PARTS[part]}"
         if found is not None:
@@ -93,12 +104,7 @@ class Idefics3Family(TowerFamily):
     }  # fmt: skip
 
     def text_of(self, hf: Any) -> Any:
-        from transformers import LlamaForCausalLM
-
-        made = LlamaForCausalLM(hf.config.text_config).float()
-        made.model.load_state_dict(hf.model.text_model.state_dict())
-        made.lm_head.load_state_dict(hf.lm_head.state_dict())
-        return made
+        return text_model(hf, hf.model.text_model)
 
     def tensors(self, case: TowerCase, hf: Any) -> Tensors:
         return renamed(hf.state_dict(), SIGLIP, LAYERS)
@@ -136,12 +142,7 @@ class PixtralFamily(TowerFamily):
     marks: ClassVar[dict[int, str]] = {BEGIN: "[IMG_BREAK]", END: "[IMG_END]", PLACE: "[IMG]"}
 
     def text_of(self, hf: Any) -> Any:
-        from transformers import AutoModelForCausalLM
-
-        made = AutoModelForCausalLM.from_config(hf.config.text_config).float()
-        made.model.load_state_dict(hf.model.language_model.state_dict())
-        made.lm_head.load_state_dict(hf.lm_head.state_dict())
-        return made
+        return text_model(hf, hf.model.language_model)
 
     def tensors(self, case: TowerCase, hf: Any) -> Tensors:
         out = renamed(hf.state_dict(), PIXTRAL, LAYERS)
@@ -195,6 +196,59 @@ class PixtralFamily(TowerFamily):
         return (line * (grid.height // grid.merge))[:-1]
 
 
+class InternVlFamily(TowerFamily):
+    ids: ClassVar[Config] = {"image_token_id": PLACE, "tie_word_embeddings": False}
+    marks: ClassVar[dict[int, str]] = {BEGIN: "<img>", END: "</img>", PLACE: "<IMG_CONTEXT>"}
+
+    def text_of(self, hf: Any) -> Any:
+        return text_model(hf, hf.model.language_model)
+
+    def tensors(self, case: TowerCase, hf: Any) -> Tensors:
+        state = hf.state_dict()
+        out = renamed(state, INTERNVL, LAYERS)
+        whole = "model.vision_tower.embeddings."
+        out["v.class_embd"] = state[f"{whole}cls_token"].numpy()[0, 0]
+        out["v.position_embd.weight"] = state[f"{whole}position_embeddings"].numpy()[0]
+        for i in range(hf.config.vision_config.num_hidden_layers):
+            for k in (1, 2):
+                scale = state[f"{LAYERS[2]}{i}.lambda_{k}"].numpy()
+                out[f"v.blk.{i}.ls{k}.weight"] = scale
+        return out
+
+    def keys(self, case: TowerCase, hf: Any) -> Config:
+        vision = hf.config.vision_config
+        return {
+            "clip.use_gelu": True,
+            "clip.vision.embedding_length": vision.hidden_size,
+            "clip.vision.feed_forward_length": vision.intermediate_size,
+            "clip.vision.block_count": vision.num_hidden_layers,
+            "clip.vision.attention.head_count": vision.num_attention_heads,
+            "clip.vision.attention.layer_norm_epsilon": vision.layer_norm_eps,
+            "clip.vision.image_size": vision.image_size[0],
+            "clip.vision.patch_size": vision.patch_size[0],
+            "clip.vision.projector.scale_factor": 2,
+        }
+
+    def inputs(self, images: Sequence[Prepared]) -> dict[str, torch.Tensor]:
+        tiles = [planes_of(tile) for prepared, _plan in images for tile in prepared]
+        return {"pixel_values": torch.from_numpy(np.stack(tiles))}
+
+    def features(self, hf: Any, image: Prepared) -> Floats:
+        found = hf.model.get_image_features(**self.inputs([image]), return_dict=True)
+        made: Floats = np.concatenate(list(found.pooler_output.numpy()))
+        return made
+
+
+def text_model(hf: Any, inner: Any) -> Any:
+    """As a checkpoint of its own."""
+    from transformers import AutoModelForCausalLM
+
+    made = AutoModelForCausalLM.from_config(hf.config.text_config).float()
+    made.model.load_state_dict(inner.state_dict())
+    made.lm_head.load_state_dict(hf.lm_head.state_dict())
+    return made
+
+
 def _pixtral(patch: int) -> Config:
     return {
         "model_type": "pixtral", "hidden_size": 32, "num_hidden_layers": 2,
@@ -213,6 +267,11 @@ def _siglip(image_size: int, patch: int) -> Config:
 def _text(kind: str, **more: Any) -> Config:
     own = {"model_type": kind, "num_hidden_layers": 2, "rope_parameters": DEFAULT_ROPE}
     return COMMON | own | more
+
+
+def _intern() -> Config:
+    own = {"image_size": [32, 32], "patch_size": [8, 8], "attention_bias": True}
+    return _siglip(32, 8) | own
 
 
 OTHER_TOWERS = {
@@ -234,5 +293,9 @@ OTHER_TOWERS = {
         _text("ministral3", rms_norm_eps=1e-5, head_dim=32, rope_parameters=MINISTRAL_ROPE),
         "pixtral", CLIP_MEAN, CLIP_STD, {"clip.vision.spatial_merge_size": 2},
         family=PixtralFamily(),
+    ),
+    "internvl": TowerCase(
+        "InternVL", _intern(), _text("qwen2"), "internvl", IMAGENET_MEAN, IMAGENET_STD, {},
+        family=InternVlFamily(),
     ),
 }  # fmt: skip

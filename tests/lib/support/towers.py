@@ -272,7 +272,7 @@ def randomise_tower(hf: torch.nn.Module) -> None:
             if value.ndim == 1:
                 is_norm = "norm" in name or "ln_q" in name
                 value.normal_(1.0 if is_norm and name.endswith("weight") else 0.0, 0.2)
-            elif "embed_tokens" in name or "pos_embed" in name:
+            elif any(word in name for word in ("embed_tokens", "pos_embed", "position", "cls_")):
                 value.normal_(0.0, 1.0)
             else:
                 value.normal_(0.0, value[0].numel() ** -0.5)
