@@ -6,6 +6,7 @@ Rendering happens in another process (`template_client`): a template is untruste
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
 
 _KEY = "tokenizer.chat_template"
 _MAX_SOURCE_CHARS = 1 << 20  # the longest in use have some 20,000
+
+_THROUGH_PARTS = re.compile(r"""\bfor \w+ in \w+(?:\.content\b|\[['"]content['"]\])""")
+_KNOWS_TEXT = re.compile(r"\bis (?:not )?(?:string|iterable|sequence)\b")
 
 # Names that extra arguments may not have: they decide what is rendered, or belong to the
 # environment.
@@ -67,6 +71,8 @@ class ChatTemplate(Struct, frozen=True):
         is_harmony = wants_thinking(self.source)
         if is_harmony:
             messages, tools = fit_messages(messages), fit_tools(tools)
+        elif _wants_parts(self.source):
+            messages = [_in_parts(message) for message in messages]
         values: dict[str, object] = {
             "messages": messages,
             "tools": tools,
@@ -120,6 +126,19 @@ def prompt_tokens(text: str, tokenizer: Tokenizer) -> list[int]:
 def spelling(tokenizer: Tokenizer, token: int | None) -> str:
     """As templates expect `bos_token` and `eos_token`."""
     return "" if token is None else tokenizer.token(token)
+
+
+def _wants_parts(source: str) -> bool:
+    """Whether a template goes through the parts of each message's content, and takes no text for
+    it: such as SmolVLM's, which would show nothing of a text."""
+    return bool(_THROUGH_PARTS.search(source)) and not _KNOWS_TEXT.search(source)
+
+
+def _in_parts(message: Mapping[str, object]) -> dict[str, object]:
+    content = message.get("content")
+    if not isinstance(content, str):
+        return dict(message)
+    return {**message, "content": [{"type": "text", "text": content}]}
 
 
 def _check_kwargs(kwargs: Mapping[str, object]) -> None:

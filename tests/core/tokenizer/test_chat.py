@@ -142,3 +142,24 @@ def test_templates_come_from_the_metadata() -> None:
     assert (main.source, tools.source) == ("a", "b")
     assert load_chat_template(metadata, "rag") is None
     assert load_chat_template({}) is None
+
+
+SMOLVLM = (
+    "<|im_start|>{% for message in messages %}{{ message['role'] | capitalize }}: "
+    "{% for line in message['content'] %}{% if line['type'] == 'text' %}{{ line['text'] }}"
+    "{% endif %}{% endfor %}<end_of_utterance>\n{% endfor %}"
+    "{% if add_generation_prompt %}Assistant:{% endif %}"
+)
+
+
+def test_a_template_that_wants_parts_of_a_message_gets_them() -> None:
+    messages = [{"role": "user", "content": "What is <image>?"}]
+    want = "<|im_start|>User: What is <image>?<end_of_utterance>\nAssistant:"
+    assert ChatTemplate(SMOLVLM).render(messages) == want
+    parts = [{"role": "user", "content": [{"type": "text", "text": "What is <image>?"}]}]
+    assert ChatTemplate(SMOLVLM).render(parts) == want
+    knows_text = SMOLVLM.replace(
+        "{% for line in", "{% if message['content'] is string %}{{ message['content'] }}"
+        "{% else %}{% for line in", 1,
+    ).replace("{% endif %}{% endfor %}<", "{% endif %}{% endfor %}{% endif %}<", 1)  # fmt: skip
+    assert ChatTemplate(knows_text).render(messages) == want
