@@ -3,15 +3,24 @@ Idefics3 by its own fixtures, InternVL at the end."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 from support.other_towers import planes_of
-from support.towers import TinyVisionModel, build_vision_model, picture
+from support.towers import (
+    TinyVisionModel,
+    TowerCase,
+    build_vision_model,
+    picture,
+    write_mmproj,
+)
 
 from nextn.core.backend import create_backend
+from nextn.core.errors import ModelError
 from nextn.core.gguf.reader import open_gguf
 from nextn.core.load_runtime import load_runtime
 from nextn.core.vision.image_encoder import ImageEncoder, image_bytes
@@ -174,3 +183,21 @@ def test_internvl_keeps_to_a_budget(internvl: ImageEncoder) -> None:
     for most in (1, 4, 8, 12, 21, 52):
         plan = internvl.projector.plan(ImageSize(640, 480), PixelBudget(1, most))
         assert plan.n_rows <= max(4, most)
+
+
+def test_files_that_cannot_be_read(vision: TinyVisionModel, tmp_path: Path) -> None:
+    path, case = tmp_path / "mmproj.gguf", vision.case
+    broken: list[tuple[TowerCase, dict[str, Any], str]] = [
+        (case, {"image_size": 24}, "is 3 patches, which clip.vision.projector.scale_factor = 2"),
+        (case, {"preproc_image_size": 5000}, "clip.vision.preproc_image_size"),
+        (case, {"scale_factor": 1}, r"mm.model.fc.weight has shape \(64, 128\)"),
+        (replace(case, keys={"clip.use_gelu": False, "clip.use_silu": True}), {}, "no gates for"),
+    ]
+    for changed, edits, message in broken:
+        write_mmproj(path, changed, vision.hf, **edits)
+        with (
+            open_gguf(vision.text) as model,
+            pytest.raises(ModelError, match=message) as caught,
+        ):
+            load_images(MmprojOptions(path), model, create_backend("cpu", 1))
+        assert "\n" not in str(caught.value)
