@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from msgspec import Struct
 from PIL.Image import Resampling
 
 from ..backend.layers import Floats, PlainActivation
+from ..errors import ModelError
 from .image_file import ImageSize
 from .pixels import (
     ImagePlan,
@@ -28,6 +29,10 @@ if TYPE_CHECKING:
     from ..models.model_weights import Weights
     from .image_file import Pixels
     from .tower import Steps, Tower
+
+
+MAX_TILE: Final = 4096  # pixels of its side
+MAX_TILE_PATCHES: Final = 128
 
 
 class PreparedImage(Struct, frozen=True, eq=False):
@@ -91,6 +96,23 @@ class Projector(ABC):
     def patches(self, pixels: Pixels) -> PreparedImage:
         planes = normalised(pixels, self.sizes.mean, self.sizes.std)
         return PreparedImage(*patches_of(planes, self.sizes.patch, self.sizes.merge))
+
+
+def tile_grid(weights: Weights, sizes: TowerSizes) -> tuple[int, PatchGrid]:
+    """Pixels of the side of a tile, and its patches."""
+    tile = weights.file.metadata.int("vision.image_size", low=sizes.factor, high=MAX_TILE)
+    side = tile // sizes.patch
+    if side > MAX_TILE_PATCHES:  # a table of positions for them would fill the memory
+        raise ModelError(
+            f"{weights.file.label}: clip.vision.image_size = {tile} is {side} patches of "
+            f"clip.vision.patch_size = {sizes.patch}, more than {MAX_TILE_PATCHES}"
+        )
+    if side % sizes.merge:
+        raise ModelError(
+            f"{weights.file.label}: clip.vision.image_size = {tile} is {side} patches, which "
+            f"clip.vision.projector.scale_factor = {sizes.merge} does not divide"
+        )
+    return tile, PatchGrid(side, side, sizes.merge)
 
 
 class Merger:

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Final
 from PIL.Image import Resampling
 
 from ...backend.layers import Floats
-from ...errors import ModelError
 from ..image_file import ImageSize
-from ..pixels import ImagePlan, PatchGrid, PixelBudget, cut_tiles, patch_places, resized
-from ..projector import PreparedImage, Projector
+from ..pixels import ImagePlan, PixelBudget, cut_tiles, patch_places, resized
+from ..projector import PreparedImage, Projector, tile_grid
 from ..tower import Tower, TowerTraits, tower_norm
 
 if TYPE_CHECKING:
@@ -40,20 +39,13 @@ class Idefics3Projector(Projector):
     def __init__(self, sizes: TowerSizes, weights: Weights, backend: Backend | None) -> None:
         self.sizes = sizes
         meta, traits = weights.file.metadata, TowerTraits(patch_bias=True, n_frames=1)
-        self._tile = meta.int("vision.image_size", low=sizes.factor, high=MAX_SIDE)
+        self._tile, self._grid = tile_grid(weights, sizes)
         usual = min(USUAL_TILES * self._tile, MAX_SIDE)
         self._longest = meta.int("vision.preproc_image_size", usual, low=1, high=MAX_SIDE)
-        side = self._tile // sizes.patch
-        if side % sizes.merge:
-            raise ModelError(
-                f"{weights.file.label}: clip.vision.image_size = {self._tile} is {side} patches, "
-                f"which clip.vision.projector.scale_factor = {sizes.merge} does not divide"
-            )
-        self._grid = PatchGrid(side, side, sizes.merge)
         scope = weights.scope("v")
         self.tower = Tower(sizes, scope, backend, traits)
         self.post_ln = tower_norm(scope, "post_ln", sizes.n_embd, sizes, traits)
-        places = patch_places(self._grid)
+        places, side = patch_places(self._grid), self._grid.width
         table = scope.floats("position_embd.weight", side**2, sizes.n_embd)
         self._positions: Floats = table[places[:, 0] * side + places[:, 1]]
         self._joined = sizes.merge**2 * sizes.n_embd

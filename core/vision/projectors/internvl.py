@@ -9,10 +9,9 @@ import numpy as np
 from msgspec.structs import replace
 
 from ...backend.layers import Floats, PlainActivation
-from ...errors import ModelError
 from ..image_file import ImageSize
-from ..pixels import ImagePlan, PatchGrid, PixelBudget, cut_tiles, patch_places, resized
-from ..projector import PreparedImage, Projector
+from ..pixels import ImagePlan, PixelBudget, cut_tiles, patch_places, resized
+from ..projector import PreparedImage, Projector, tile_grid
 from ..tower import Tower, TowerTraits
 
 if TYPE_CHECKING:
@@ -40,25 +39,16 @@ class InternVlProjector(Projector):
             # The authors' is the exact one, and the file has one word for both.
             sizes = replace(sizes, activation=PlainActivation.GELU_ERF)
         self.sizes = sizes
-        self._tile = meta.int("vision.image_size", low=sizes.factor, high=4096)
+        self._tile, self._grid = tile_grid(weights, sizes)
         self._least = meta.int("vision.preproc_min_tiles", 1, low=1, high=MAX_TILES)
         self._most = meta.int("vision.preproc_max_tiles", 12, low=1, high=MAX_TILES)
-        side = self._tile // sizes.patch
-        if side % sizes.merge:
-            raise ModelError(
-                f"{weights.file.label}: clip.vision.image_size = {self._tile} is {side} patches, "
-                f"which clip.vision.projector.scale_factor = {sizes.merge} does not divide"
-            )
-        self._grid = PatchGrid(side, side, sizes.merge)
         scope = weights.scope("v")
         # The class token is in front, and has the first position, as in checkpoints. llama.cpp puts
         # it behind the patches and gives all of them the position before their own.
         traits = TowerTraits(patch_bias=True, n_frames=1, scaled=True)
         self.tower = Tower(sizes, scope, backend, traits)
-        table, places = (
-            scope.floats("position_embd.weight", 1 + side**2, n),
-            patch_places(self._grid),
-        )
+        places, side = patch_places(self._grid), self._grid.width
+        table = scope.floats("position_embd.weight", 1 + side**2, n)
         self._first: Floats = (scope.floats("class_embd", n) + table[0])[None]
         self._positions: Floats = table[1 + places[:, 0] * side + places[:, 1]]
         self._joined = sizes.merge**2 * n

@@ -189,6 +189,7 @@ def test_files_that_cannot_be_read(vision: TinyVisionModel, tmp_path: Path) -> N
     path, case = tmp_path / "mmproj.gguf", vision.case
     broken: list[tuple[TowerCase, dict[str, Any], str]] = [
         (case, {"image_size": 24}, "is 3 patches, which clip.vision.projector.scale_factor = 2"),
+        (case, {"image_size": 2048}, "is 256 patches of clip.vision.patch_size = 8, more than 128"),
         (case, {"preproc_image_size": 5000}, "clip.vision.preproc_image_size"),
         (case, {"scale_factor": 1}, r"mm.model.fc.weight has shape \(64, 128\)"),
         (replace(case, keys={"clip.use_gelu": False, "clip.use_silu": True}), {}, "no gates for"),
