@@ -122,7 +122,9 @@ def test_all_heads_read_rows(runtime: Runtime) -> None:
     """Rows of a prompt in place of tokens: the same text, drafted alike."""
     tokens, found = random_tokens(30, seed=5, n_vocab=256), []
     for prompt in (tokens, with_rows(runtime, tokens, 4, 28), with_rows(runtime, tokens, 12, 30)):
-        engine = runtime.ready_engine(runtime.plan(1))
+        # Without the policy, which drafts as much as pays by the clock.
+        drafter = HiddenStateDrafter("mtp", runtime.model.drafters["mtp"], runtime.setting(1))
+        engine = runtime.new_engine(runtime.plan(1), drafter)
         sequence = engine.add(prompt, GREEDY)
         events = [event._replace(sequence=0) for event in drain(engine)]
         found.append((events, sequence.stats.draft_n, sequence.stats.draft_n_accepted))

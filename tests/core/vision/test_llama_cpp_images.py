@@ -73,11 +73,16 @@ def test_the_same_text(name: str, tmp_path: Path, capfd: pytest.CaptureFixture[s
         ours = written_here(found, text, images)
         with capfd.disabled(), LlamaCpp(found.text, mmproj=theirs_mmproj) as peer:
             theirs = peer.behind_images(text.split("<image>"), images, N, BANNED)
-        both = ours[0][1].keys() & theirs.logprobs[0].keys()
-        assert len(both) >= 15
-        for token in both:
-            assert np.isclose(ours[0][1][token], theirs.logprobs[0][token], rtol=0, atol=NEAR)
-        for (token, logprobs), other in zip(ours, theirs.tokens, strict=False):
+        n_compared, near = 0, NEAR
+        for (token, logprobs), other, likely in zip(
+            ours, theirs.tokens, theirs.logprobs, strict=False
+        ):
+            both = logprobs.keys() & likely.keys()
+            n_compared += len(both)
+            for each in both:
+                assert np.isclose(logprobs[each], likely[each], rtol=0, atol=near)
             if token != other:
                 assert abs(logprobs[token] - logprobs[other]) < NEAR, "not a near tie"
                 break
+            near = 5 * NEAR  # behind tokens of one's own, errors of the cache and the state add up
+        assert n_compared >= 15
