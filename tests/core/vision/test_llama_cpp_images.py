@@ -73,6 +73,8 @@ def test_the_same_text(name: str, tmp_path: Path, capfd: pytest.CaptureFixture[s
         ours = written_here(found, text, images)
         with capfd.disabled(), LlamaCpp(found.text, mmproj=theirs_mmproj) as peer:
             theirs = peer.behind_images(text.split("<image>"), images, N, BANNED)
+        if None in theirs.logprobs[0].values():  # JSON's word for it
+            pytest.skip("llama.cpp computes NaN behind Pixtral's images in some processes")
         n_compared, near = 0, NEAR
         for (token, logprobs), other, likely in zip(
             ours, theirs.tokens, theirs.logprobs, strict=False
