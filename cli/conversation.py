@@ -174,8 +174,7 @@ class Conversation:
         return prompt_tokens(text, tokenizer)
 
     def _with_images(self, text: str, runtime: Runtime) -> ModelPrompt:
-        from ..core.vision.image_prompt import place_images, split_rendered
+        from ..core.vision.image_prompt import split_rendered
 
         pieces = split_rendered(text, self.mark, len(self.images))
-        projector = runtime.images.projector
-        return runtime.encode_images(place_images(pieces, self.images, projector, self.tokenizer))
+        return runtime.encode_images(runtime.image_prompt(pieces, self.images))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import typer
 
@@ -108,16 +108,24 @@ def generate(  # noqa: PLR0913 - groups of flags
         printer = make_printer(results, output, runtime, model, conversation)
         warm_up(runtime, output)
         if is_interactive and conversation is not None:
-            from .chat_loop import ChatLoop
-
-            loop = ChatLoop(runtime, conversation, params, printer, output, pictures)
-            raise typer.Exit(loop.run())
-        prompt = make_prompt(runtime, conversation, text, pictures)
-        if pictures:
-            output.remark(images_line(runtime, len(pictures)))
+            hold_conversation(runtime, conversation, params, printer, output, pictures)
+        prompt = make_prompt(runtime, conversation, text, pictures, output)
         if conversation is None and not (results.json or results.jsonl):
             prompts.show(text, output)
         answer_once(runtime, prompt, params, printer, output, make_recorder(audit))
+
+
+def hold_conversation(
+    runtime: Runtime,
+    conversation: Conversation,
+    params: GenerateParams,
+    printer: Printer,
+    output: Console,
+    images: list[GivenImage],
+) -> NoReturn:
+    from .chat_loop import ChatLoop
+
+    raise typer.Exit(ChatLoop(runtime, conversation, params, printer, output, images).run())
 
 
 def remark_on_flags(results: ResultOptions, speculation: SpecOptions, output: Console) -> None:
@@ -128,12 +136,22 @@ def remark_on_flags(results: ResultOptions, speculation: SpecOptions, output: Co
 
 
 def make_prompt(
-    runtime: Runtime, conversation: Conversation | None, text: str, images: Sequence[GivenImage]
+    runtime: Runtime,
+    conversation: Conversation | None,
+    text: str,
+    images: Sequence[GivenImage],
+    output: Console,
 ) -> str | Sequence[int] | ModelPrompt:
+    """Return what is answered, its images encoded; say how many they are and what they took."""
+    prompt: str | Sequence[int] | ModelPrompt
     if conversation is None:
-        return with_images(runtime, text, images)
-    conversation.add_question(text, encodable(runtime, images))
-    return conversation.prompt()
+        prompt = with_images(runtime, text, images)
+    else:
+        conversation.add_question(text, encodable(runtime, images))
+        prompt = conversation.prompt()
+    if images:
+        output.remark(images_line(runtime, len(images)))
+    return prompt
 
 
 def without_escapes(

@@ -110,9 +110,7 @@ def with_images(runtime: Runtime, text: str, images: Sequence[GivenImage]) -> st
     """The prompt of a text that is continued."""
     if not images:
         return text
-    from ..core.vision.image_prompt import place_images, split_at_marks
+    from ..core.vision.image_prompt import split_at_marks
 
     pieces = split_at_marks(text, len(images))
-    encoder = runtime.images
-    prompt = place_images(pieces, encodable(runtime, images), encoder.projector, runtime.tokenizer)
-    return runtime.encode_images(prompt)
+    return runtime.encode_images(runtime.image_prompt(pieces, encodable(runtime, images)))

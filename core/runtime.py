@@ -45,7 +45,7 @@ from .state.windows import WindowedPages
 from .tokenizer import Tokenizer
 
 if TYPE_CHECKING:
-    from .vision.image_encoder import ImageEncoder
+    from .vision.image_encoder import ImageEncoder, ReadImage
     from .vision.image_prompt import ImagePrompt
 
 NO_MMPROJ: Final = "images need the model's mmproj file: give it with --mmproj FILE"
@@ -245,6 +245,12 @@ class Runtime:
 
         check_length(len(prompt), self.n_ctx)
         return finish(encode_prompt(self.images, prompt))
+
+    def image_prompt(self, pieces: Tokens[str], images: Tokens[ReadImage]) -> ImagePrompt:
+        """Return pieces of text with an image between each two, none of them encoded."""
+        from .vision.image_prompt import place_images
+
+        return place_images(pieces, images, self.images.projector, self.tokenizer)
 
     @property
     def images(self) -> ImageEncoder:

@@ -65,7 +65,10 @@ def _rename(path: Path, options: DrafterOptions, out: DrafterOutput, voice: Voic
     with open_gguf(path) as file:
         if options.target_model_dir is not None:
             target = open_target(options.target_model_dir)
-            tokenizer, notes = target.tokenizer(target.sizes.n_vocab, None)
+            try:
+                tokenizer, notes = target.tokenizer(target.sizes.n_vocab, None)
+            finally:
+                target.close()
             for note in notes:
                 output.remark(f"note: {note}")
         plan = plan_renaming(file, tokenizer)

@@ -277,11 +277,9 @@ class LanguageModel:
 
     def _prompt_of(self, pieces: Sequence[str], images: Sequence[ImageSource]) -> ModelPrompt:
         """Pieces of text with an image between each two."""
-        from ..vision.image_prompt import place_images
-
         runtime = self._runtime
         read = [runtime.images.read(*opened_image(image, i)) for i, image in enumerate(images, 1)]
-        prompt = place_images(pieces, read, runtime.images.projector, runtime.tokenizer)
+        prompt = runtime.image_prompt(pieces, read)
         return self._thread.call(lambda: runtime.encode_images(prompt)).result()
 
     def _tokens(self, prompt: Prompt) -> ModelPrompt:

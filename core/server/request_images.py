@@ -8,7 +8,6 @@ from __future__ import annotations
 import base64
 import binascii
 import re
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from ..errors import InputError, NextnError
@@ -72,19 +71,17 @@ class RequestImages:
         """Of a chat's text with marks."""
         from ..vision.image_prompt import split_rendered
 
-        return self._placed(split_rendered(text, self.mark, len(self.read)))
+        return self._runtime.image_prompt(
+            split_rendered(text, self.mark, len(self.read)), self.read
+        )
 
     def placed_in(self, text: str) -> ImagePrompt:
         """Of a text with the marks of clients."""
         from ..vision.image_prompt import split_at_marks
 
-        return self._placed(split_at_marks(text, len(self.read), [MEDIA_MARKER]))
-
-    def _placed(self, pieces: Sequence[str]) -> ImagePrompt:
-        from ..vision.image_prompt import place_images
-
-        runtime = self._runtime
-        return place_images(pieces, self.read, runtime.images.projector, runtime.tokenizer)
+        return self._runtime.image_prompt(
+            split_at_marks(text, len(self.read), [MEDIA_MARKER]), self.read
+        )
 
 
 def encoder_of(runtime: Runtime) -> Any:

@@ -6,26 +6,32 @@ Whole models are no companions: which of two models is to draft for the other is
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import NamedTuple
 
-from ..errors import NextnError
+from ..errors import ModelError, NextnError
+from ..gguf.checks import check_vocabulary
 from ..gguf.folder_files import gguf_files, listing, peek_architecture
-from ..gguf.reader import open_gguf
+from ..gguf.reader import GgufFile, open_gguf
+from ..gguf.types import ValueType
 from ..hub_models import DRAFTER_FOLDERS
 from ..models import network_of
 from ..models.drafters import NETWORKS
 from ..models.drafters.foreign_names import in_names_of_today, is_draft_dialect
 from .options import AUTO, DRAFT, FROM_FILES, MTP, SpecOptions
 
-if TYPE_CHECKING:
-    from ..gguf.reader import GgufFile
-
 logger = logging.getLogger(__name__)
 
 
-def find_companions(target: GgufFile, options: SpecOptions) -> list[GgufFile]:
+class Companion(NamedTuple):
+    kind: str  # of drafter
+    file: GgufFile
+    has_tokens: bool
+    names_target: bool
+
+
+def find_companions(target: GgufFile, options: SpecOptions) -> list[Companion]:
     """One of each kind that the types name, or of each kind there is for `auto`."""
     kinds = {*FROM_FILES} - {DRAFT}
     if AUTO not in options.types:
@@ -34,26 +40,42 @@ def find_companions(target: GgufFile, options: SpecOptions) -> list[GgufFile]:
         kinds.discard(MTP)
     # What belongs to other models of the folder is of interest where a type was named.
     level = logging.INFO if AUTO in options.types else logging.WARNING
-    found: dict[str, list[GgufFile]] = {}
+    found: dict[str, list[Companion]] = {}
     for path in _candidates(target) if kinds else ():
-        file = _open(path, target)
-        kind = network_of(file) if file is not None else None
-        if file is None or kind not in kinds:
+        try:
+            companion = _open(path, target, kinds)
+        except NextnError as error:  # of that file: the model runs without it
+            logger.log(level, "%s beside the model is not used: %s", path.name, error)
             continue
+        if companion is not None:
+            found.setdefault(companion.kind, []).append(companion)
+    return [_choose(companions) for companions in found.values()]
+
+
+def _open(path: Path, target: GgufFile, kinds: Collection[str]) -> Companion | None:
+    """None for a file of another kind. Raises a NextnError for one that does not fit."""
+    opened = open_gguf(path)
+    try:
+        file = in_names_of_today(opened).file
+        kind = network_of(file)
+        if kind is None or kind not in kinds:
+            opened.close()
+            return None
         if why := _misfit(file, target):
-            logger.log(level, "%s is not for this model: %s", file.label, why)
-        else:
-            found.setdefault(kind, []).append(file)
-    return [_choose(files, target) for files in found.values()]
+            raise ModelError(f"{file.label}: {why}")
+        return Companion(kind, file, check_vocabulary(file) > 0, _names(file, target))
+    except NextnError:
+        opened.close()
+        raise
 
 
-def _choose(files: list[GgufFile], target: GgufFile) -> GgufFile:
+def _choose(companions: list[Companion]) -> Companion:
     """The one that names the model, else the smallest."""
-    best = min(files, key=lambda file: (not _names(file, target), file.n_bytes, file.path.name))
-    for other in files:
+    best = min(companions, key=lambda c: (not c.names_target, c.file.n_bytes, c.file.path.name))
+    for other in companions:
         if other is not best:
-            logger.info("%s is not used: %s is", other.label, best.label)
-            other.close()
+            logger.info("%s is not used: %s is", other.file.label, best.file.label)
+            other.file.close()
     return best
 
 
@@ -83,28 +105,17 @@ def _subfolders(folder: Path) -> list[Path]:
     ]
 
 
-def _open(path: Path, target: GgufFile) -> GgufFile | None:
-    try:
-        return in_names_of_today(open_gguf(path)).file
-    except NextnError as error:
-        logger.info("%s beside %s is not used: %s", path.name, target.label, error)
-        return None
-
-
 def _misfit(file: GgufFile, target: GgufFile) -> str:
     """What shows without loading it that it belongs to another model; "" if nothing does."""
     meta, of_target = file.metadata, target.metadata
     n_embd = of_target.int("embedding_length", low=1)
     n_layers = of_target.int("block_count", low=1)
-    try:
-        layers = meta.ints("target_layers", ())
-        width = meta.int("target_hidden_size", 0)
-        fc = file.tensors.get("fc.weight")
-        if not width and fc is not None and layers:
-            width = fc.shape[-1] // len(layers)
-        n_tokens, n_vocab = _n_tokens(file), _n_tokens(target)
-    except NextnError as error:
-        return str(error)
+    layers = meta.ints("target_layers", ())
+    width = meta.int("target_hidden_size", 0)
+    fc = file.tensors.get("fc.weight")
+    if not width and fc is not None and layers:
+        width = fc.shape[-1] // len(layers)
+    n_tokens, n_vocab = _n_tokens(file), _n_tokens(target)
     if width and width != n_embd:
         return f"it reads rows of {width}, the model has rows of {n_embd}"
     if layers and max(layers) > n_layers:
@@ -116,4 +127,7 @@ def _misfit(file: GgufFile, target: GgufFile) -> str:
 
 def _n_tokens(file: GgufFile) -> int:
     key = "tokenizer.ggml.tokens"
-    return len(file.metadata.entry(key).value) if key in file.metadata else 0
+    if key not in file.metadata:
+        return 0
+    entry = file.metadata.entry(key)
+    return len(entry.value) if entry.element is ValueType.STRING else 0

@@ -68,8 +68,8 @@ def open_drafts(
     ConfigError names two of a kind."""
     if paths is None:
         return [
-            DraftFile(file, network_of(file) or DRAFT, check_vocabulary(file) > 0, True)
-            for file in find_companions(target, options)
+            DraftFile(each.file, each.kind, each.has_tokens, True)
+            for each in find_companions(target, options)
         ]
     found: dict[str, DraftFile] = {}
     for path in paths:

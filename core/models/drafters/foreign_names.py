@@ -36,7 +36,7 @@ class _Dialect(NamedTuple):
     tensor: Renaming
 
 
-_OLD_EAGLE3: Final = "llama.cpp before it had EAGLE3"
+_OLD_EAGLE3: Final = "early builds of llama.cpp"
 _DRAFT: Final = "-dflash-draft"
 _OTHER_FORMS: Final = ("dflash.laguna", "dflash.domino.enabled")
 _NO_FORM: Final = "its layers are DeepSeek V4's, with hyper-connections"

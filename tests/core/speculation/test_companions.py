@@ -24,6 +24,7 @@ from nextn.convert.files.recombine import detach, extract
 from nextn.core import fitting
 from nextn.core.errors import ConfigError, ModelError
 from nextn.core.gguf.reader import open_gguf
+from nextn.core.gguf.types import Typed, ValueType
 from nextn.core.load_runtime import load_runtime
 from nextn.core.runtime import Runtime
 from nextn.core.speculation.options import NO_SPECULATION, SpecOptions
@@ -127,9 +128,18 @@ def without_a_matrix(path: Path, model: Path) -> None:
     write_eagle3(path, model, block_count=2)
 
 
+def with_a_number_for(key: str, path: Path, model: Path) -> None:
+    write_eagle3(path, model)
+    number = Typed(ValueType.U32, 7)
+    broken = rewrite(path, path.with_suffix(".new"), lambda k: k | {key: number}, str)
+    shutil.move(broken, path)
+
+
 @pytest.mark.parametrize(
     ("spoil", "text"),
     [
+        (partial(with_a_number_for, "general.name"), "'general.name' is "),
+        (partial(with_a_number_for, "tokenizer.ggml.tokens"), "tokenizer.ggml.tokens is "),
         (of_another_width, "it reads rows of 48, the model has rows of 64"),
         (of_deeper_models, "it reads layer 99, the model has 2"),
         (of_another_vocabulary, "belongs to another model"),
