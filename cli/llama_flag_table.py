@@ -79,6 +79,15 @@ def _ours(make: Callable[..., list[str]], tools: str, *spellings: str) -> list[R
     return [_row(spelling, tools, ours=make) for spelling in spellings]
 
 
+def _sets(*names: str) -> Callable[..., list[str]]:
+    """These flags, to the value of another."""
+    return lambda value: [word for name in names for word in (name, value)]
+
+
+def _of_each(size: str) -> list[str]:
+    return [f"--spec-{name}-{size}" for name in ("ngram-simple", "ngram-map-k", "ngram-map-k4v")]
+
+
 def _verbosity(level: str) -> list[str]:
     """0 prints errors; 3 is llama.cpp's default."""
     return ["--quiet"] if int(level) <= 0 else ["--verbose"] if int(level) > 3 else []
@@ -186,6 +195,14 @@ ROWS: Final[tuple[Row, ...]] = (
         "--warmup", "--no-warmup",
     ),
     *_notes("drafts are not trees", ALL, "--spec-draft-p-split --draft-p-split X"),
+    # Speculation, under the names of other months and of ik_llama.cpp.
+    *_ours(_sets("--spec-draft-n-max"), ALL, "--draft-max --draft --draft-n N"),
+    *_ours(_sets("--spec-draft-n-min"), ALL, "--draft-min --draft-n-min N"),
+    *_ours(_sets("--spec-draft-p-min"), ALL, "--spec-draft-conf-min X"),
+    *_ours(_sets(*_of_each("size-n")), ALL, "--spec-ngram-size-n N"),
+    *_ours(_sets(*_of_each("size-m")), ALL, "--spec-ngram-size-m N"),
+    *_ours(_sets(*_of_each("min-hits")), ALL, "--spec-ngram-min-hits N"),
+    *_ours(lambda: ["--spec-type", "mtp"], ALL, "--multi-token-prediction -mtp"),
     # Models.
     *_refused("download the file and give it with -m FILE, or -md FILE", ALL,
         "--model-url -mu URL", "--docker-repo -dr NAME",
@@ -328,6 +345,8 @@ ENVIRONMENT: Final[dict[str, str]] = {
         "FREQUENCY_PENALTY": "--frequency-penalty",
         "SPEC_TYPE": "--spec-type",
         "SPEC_DRAFT_MODEL": "--spec-draft-model",
+        "DRAFT_MAX": "--spec-draft-n-max",
+        "DRAFT_MIN": "--spec-draft-n-min",
         "SPEC_DRAFT_N_MAX": "--spec-draft-n-max",
         "SPEC_DRAFT_N_MIN": "--spec-draft-n-min",
         "SPEC_DRAFT_P_MIN": "--spec-draft-p-min",

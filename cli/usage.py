@@ -6,7 +6,7 @@ import difflib
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Any
 
 import typer
 
@@ -15,23 +15,6 @@ from ..core.errors import ConfigError, NextnError
 # The base class of every usage error. typer exports `BadParameter` alone; its parent has that
 # name since typer carries its own parser, and had it when the parser was click's.
 UsageError: type[Exception] = typer.BadParameter.__mro__[1]
-
-
-_N_MAX = "--spec-draft-n-max, or --spec-ngram-mod-n-max for ngram-mod"
-_N_MIN = "--spec-draft-n-min, or --spec-ngram-mod-n-min for ngram-mod"
-_EACH = "of each type its own: --spec-ngram-simple-{0}, --spec-ngram-map-k-{0} and so on"
-# Former names of llama.cpp, and their replacements.
-REMOVED: Final = {
-    "--draft": _N_MAX,
-    "--draft-n": _N_MAX,
-    "--draft-max": _N_MAX,
-    "--draft-min": _N_MIN,
-    "--draft-n-min": _N_MIN,
-    "--spec-ngram-size-n": _EACH.format("size-n"),
-    "--spec-ngram-size-m": _EACH.format("size-m"),
-    "--spec-ngram-min-hits": _EACH.format("min-hits"),
-    "--spec-draft-conf-min": "--spec-draft-p-min",
-}
 
 
 def with_dashes(message: str) -> str:
@@ -67,8 +50,6 @@ def lowered(message: str) -> str:
 
 
 def unknown_option(name: str, context: Any) -> str:
-    if name in REMOVED and "--spec-type" in spellings(context):
-        return f"no such option {name} any more; it is now {REMOVED[name]}"
     words = [spelling for spelling in spellings(context) if len(spelling) > 2]
     words.append("--help")
     longer = [word for word in words if word.startswith(name)]

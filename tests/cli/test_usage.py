@@ -184,22 +184,6 @@ WRONG = {
     "generate -m m.gguf --spec-synth-rates 0.8 --spec-synth-len 2 hi": (
         "--spec-synth-len and spec-synth-rates exclude each other"
     ),
-    "generate -m m.gguf --draft-max 8 hi": (
-        "no such option --draft-max any more; it is now --spec-draft-n-max, "
-        "or --spec-ngram-mod-n-max for ngram-mod"
-    ),
-    "generate -m m.gguf --draft 8 hi": (
-        "no such option --draft any more; it is now --spec-draft-n-max, "
-        "or --spec-ngram-mod-n-max for ngram-mod"
-    ),
-    "generate -m m.gguf --draft-min=1 hi": (
-        "no such option --draft-min any more; it is now --spec-draft-n-min, "
-        "or --spec-ngram-mod-n-min for ngram-mod"
-    ),
-    "speculative-simple -m m.gguf --spec-ngram-size-n 3 hi": (
-        "no such option --spec-ngram-size-n any more; it is now of each type its own: "
-        "--spec-ngram-simple-size-n, --spec-ngram-map-k-size-n and so on"
-    ),
     "warmup --draft-max 8 m.gguf": "no such option --draft-max",
     "generate -m m.gguf --verify-lossless --spec-accept ratio hi": (
         "--verify-lossless is for --spec-accept match without synthetic acceptance: "
