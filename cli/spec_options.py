@@ -66,6 +66,11 @@ class SpecFlags:
         "--spec-draft-hf --hf-repo-draft -hfd -hfrd OWNER/NAME",
         "The same from the Hugging Face hub, as --hf-repo has it.",
     )
+    draft_first: bool = flag(
+        "--spec-draft-first",
+        "Where memory is short, shorten the context, not leave out a drafter that was found beside "
+        "the model. It is shortened for one that was named in any case.",
+    )
     draft_n_max: int | None = flag(
         "--spec-draft-n-max N",
         "Maximum draft length of models and heads; the controller's choice if not given, 3 without "
@@ -127,8 +132,8 @@ class SpecFlags:
     def values(self) -> dict[str, Any]:
         """The arguments of `SpecOptions`."""
         same = (
-            "draft_n_max", "draft_n_min", "draft_p_min", "draft_vocab", "mtp_prefill",
-            "corpus_budget",
+            "draft_first", "draft_n_max", "draft_n_min", "draft_p_min", "draft_vocab",
+            "mtp_prefill", "corpus_budget",
         )  # fmt: skip
         return {name: getattr(self, name) for name in same} | {
             "types": self.types(),

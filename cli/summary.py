@@ -23,13 +23,18 @@ def model_lines(runtime: Runtime) -> list[str]:
         *(f"           {line}" for line in runtime.backend.holdings),
         f"context    {runtime.n_ctx} tokens, vocabulary {runtime.n_vocab}",
         f"memory     {runtime.budget.describe()}",
-        *map(_draft_file_line, runtime.draft_files),
+        *(line for each in runtime.draft_files for line in _draft_file_lines(runtime, each)),
     ]
 
 
-def _draft_file_line(draft: DraftFile) -> str:
+def _draft_file_lines(runtime: Runtime, draft: DraftFile) -> list[str]:
     found = " (found beside the model; -md none leaves it out)" if draft.is_companion else ""
-    return f"drafter    {draft.drafter}: {draft.file.label}{found}"
+    lines = [f"drafter    {draft.drafter}: {draft.file.label}{found}"]
+    result = runtime.result_files[draft.drafter].read()
+    before = ""
+    if result.drafts:
+        before = f"; before: {result.describe()}" + (", which is bad" if result.is_poor else "")
+    return [*lines, f"           {draft.file.n_bytes / 1e6:.1f} MB beside the model{before}"]
 
 
 def summary_lines(answer: PrintedAnswer, *, verbose: bool) -> list[str]:
@@ -54,11 +59,8 @@ def images_line(runtime: Runtime, n: int) -> str:
 
 def idle_lines(runtime: Runtime, stats: Stats) -> list[str]:
     """Return a line for each drafter that was loaded and hardly drafted, with the reason."""
-    return [
-        f"idle       {name}: drafts would run at {outlook.speed:.2f}x of plain decoding, with "
-        f"{outlook.length:.2f} tokens per step"
-        for name, outlook in runtime.idle_drafters(stats).items()
-    ]
+    idle = runtime.idle_drafters(stats.steps, stats.by_source)
+    return [f"idle       {name}: {outlook.describe()}" for name, outlook in idle.items()]
 
 
 def turn_line(answer: PrintedAnswer) -> str:

@@ -68,13 +68,15 @@ def fitting_context(
             longest = _longest(demand, backend, length, left)
         if not may_shrink or longest < LEAST_CONTEXT:
             raise TooLargeError(error.budget, longest) from None
-        logger.warning(
-            "the context has %d tokens: %d do not fit into memory (-c says how many)",
-            longest,
-            length,
-        )
+        warn_of_shorter_context(longest, length)
         return longest
     return length
+
+
+def warn_of_shorter_context(n_tokens: int, wanted: int) -> None:
+    logger.warning(
+        "the context has %d tokens: %d do not fit into memory (-c says how many)", n_tokens, wanted
+    )
 
 
 def _longest(demand: Demand, backend: Backend, length: int, left: int) -> int:
@@ -107,6 +109,12 @@ def available_for(backend: Backend) -> int | None:
     if backend.name in _HOST_DEVICES:
         return available_memory()
     return backend.free_device_bytes()
+
+
+def available_beside_drafts(backend: Backend, n_bytes: int) -> int | None:
+    """Return the bytes that are free for a model beside drafters of so many."""
+    available = available_for(backend)
+    return None if available is None else max(0, available - n_bytes)
 
 
 def available_beside(backend: Backend) -> int | None:
@@ -173,7 +181,8 @@ def load_draft_beside(
             check_weights(backend, shape, weights, demand.stored_bytes, left)
             make_budget(backend, shape, own, max(0, left - weights), weights)
         except (ModelError, ConfigError) as error:
-            raise type(error)(f"{draft.file.label}, beside the model itself: {error}") from None
+            kind = ModelError if isinstance(error, ModelError) else ConfigError
+            raise kind(f"{draft.file.label}, beside the model itself: {error}") from None
 
     return load_draft(draft, target, backend, check)
 

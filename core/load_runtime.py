@@ -11,7 +11,14 @@ from .backend.cpu.threads import usable_threads
 from .backend.interface import Backend
 from .backend.layers import KvTypes
 from .errors import ConfigError, ModelError
-from .fitting import available_for, context_length, fitting_context, load_drafts_beside
+from .fitting import (
+    LEAST_CONTEXT,
+    available_beside_drafts,
+    context_length,
+    fitting_context,
+    load_drafts_beside,
+    warn_of_shorter_context,
+)
 from .gguf.checks import check_vocabulary
 from .gguf.reader import GgufFile, open_gguf
 from .model_names import find_model
@@ -23,8 +30,9 @@ from .ranks.devices import OneIsTooSmallError, check_devices, each_device, n_oth
 from .ranks.load import load_ranked, on_several, open_ranks
 from .runtime import Runtime
 from .speculation.draft_file import leave_out, open_drafts
-from .speculation.options import AUTO, BY_DEFAULT, MTP, SpecOptions
+from .speculation.options import AUTO, BY_DEFAULT, EAGLE3, MTP, SpecOptions
 from .speculation.setting import LoadedModel
+from .state.budget import TooLargeError
 from .state.sizes import StateSizes
 from .tokenizer import load_tokenizer
 from .vision.mmproj_options import MmprojOptions, check_mmproj
@@ -129,20 +137,33 @@ def _load_model(
     draft_files = open_drafts(drafts, spec, file)
     with_nextn = not {MTP, AUTO}.isdisjoint(spec.types)
     with_nextn &= all(each.drafter != MTP for each in draft_files)
-    reserve = sum(each.file.n_bytes for each in draft_files if not each.is_companion)
+    first = [each for each in draft_files if spec.draft_first or not each.is_companion]
+    reserve = sum(each.file.n_bytes for each in first)
     demands: list[Demand] = []
     model, length = _build(file, backend, n_ctx, demands, with_nextn=with_nextn, reserve=reserve)
     target = LoadedModel(file, model, tokenizer)
     used, drafter = load_drafts_beside(draft_files, target, backend, spec, length, demands)
+
+    def runtime_of(n_tokens: int) -> Runtime:
+        return Runtime(file, model, backend, tokenizer, n_tokens, spec, drafter, demands)
+
     try:
-        runtime = Runtime(file, model, backend, tokenizer, length, spec, drafter, demands)
-    except ConfigError as error:
-        if not any(each.is_companion for each in used):
+        runtime = runtime_of(length)
+    except TooLargeError as error:
+        if n_ctx is None and first and error.longest >= LEAST_CONTEXT:
+            warn_of_shorter_context(error.longest, length)
+            runtime = runtime_of(error.longest)
+        elif any(each.is_companion for each in used):
+            for each in used:
+                leave_out(each, error)
+            return _load_model(file, backend, n_ctx, spec, [])
+        else:
             raise
-        for each in used:
-            leave_out(each, error)
-        return _load_model(file, backend, n_ctx, spec, [])
     runtime.draft_files = tuple(used)
+    if any(each.drafter == EAGLE3 for each in used):
+        from .try_drafter import settle_doubts
+
+        settle_doubts(runtime)
     return runtime
 
 
@@ -178,7 +199,7 @@ def _build(
                 demand,
                 backend,
                 context_length(demand.model, n_ctx),
-                available_for(backend),
+                available_beside_drafts(backend, reserve if may_shrink else 0),
                 may_shrink=may_shrink,
             )
         except (ModelError, ConfigError) as error:

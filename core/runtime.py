@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Sequence as Tokens
 from functools import cached_property
 from types import TracebackType
@@ -23,7 +23,7 @@ from .fitting import (
     sizes_of,
     working_of,
 )
-from .generation import Event, GenerateParams, Stats
+from .generation import Event, GenerateParams, SourceStats, Stats
 from .gguf.reader import GgufFile
 from .models.drafters.mtp_network import H_NEXTN
 from .models.model import Model
@@ -32,8 +32,9 @@ from .sampling.file_defaults import file_defaults
 from .speculation.build import build_speculator, resolve_types
 from .speculation.composite import CompositeSpeculator
 from .speculation.draft_file import DraftFile, draft_budget
+from .speculation.drafter_results import ResultFile
 from .speculation.interface import Speculator
-from .speculation.options import FROM_FILES, NO_SPECULATION, SpecOptions
+from .speculation.options import FROM_FILES, MTP, NO_SPECULATION, SpecOptions
 from .speculation.rounds import Outlook, Policy
 from .speculation.setting import LoadedModel, Setting
 from .speculation.token_counts import TokenCounts
@@ -80,7 +81,7 @@ class Runtime:
         self._engine: Engine | None = None
         self._short_reader: SequenceReader | None = None
         self._policy: Policy | None = None  # of the engine that speculates
-        self._is_closed = False
+        self._is_closed, self._keeps_results = False, True
         self._iterated: set[int] = set()  # ids of sequences with an iterator
 
     @property
@@ -118,12 +119,31 @@ class Runtime:
         """The drafters, in the order of precedence."""
         return resolve_types(self.setting(1))
 
+    def beside(self, spec: SpecOptions, *, keeps: bool = True) -> Runtime:
+        """Return one over the same weights that speculates otherwise. Its files are this one's to
+        close. `keeps`: what its drafters bring, for later runs."""
+        other = Runtime(
+            self.file, self.model, self.backend, self.tokenizer, self.n_ctx, spec, self.draft,
+            self._demands,
+        )  # fmt: skip
+        other.draft_files, other._keeps_results = self.draft_files, keeps
+        return other
+
     def setting(self, n_slots: int) -> Setting:
         """Return what speculators for `n_slots` sequences at once are made from."""
         target = LoadedModel(self.file, self.model, self.tokenizer)
         return Setting(
-            self.spec, target, self.backend, n_slots, self.n_ctx, self.draft, self.token_counts
-        )
+            self.spec, target, self.backend, n_slots, self.n_ctx, self.draft, self.token_counts,
+            self.result_files if self._keeps_results else {},
+        )  # fmt: skip
+
+    @property
+    def result_files(self) -> dict[str, ResultFile]:
+        """By drafter, what is known of it from earlier runs."""
+        files = {each.drafter: each.file for each in self.draft_files}
+        if MTP in self.model.drafters:
+            files.setdefault(MTP, self.file)
+        return {name: ResultFile(self.file, file) for name, file in files.items()}
 
     def plan(self, n_slots: int, cache_ram: int | None = None) -> MemoryBudget:
         """Return the memory that `n_slots` sequences at once need; ConfigError if it is not free.
@@ -191,15 +211,15 @@ class Runtime:
             self._policy = speculator.policy
         return self.new_engine(budget, speculator)
 
-    def idle_drafters(self, stats: Stats) -> dict[str, Outlook]:
-        """Return the drafters that were loaded and hardly used in a generation, and what the policy
-        expects of each."""
+    def idle_drafters(self, steps: int, by_source: Mapping[str, SourceStats]) -> dict[str, Outlook]:
+        """Return the drafters that were loaded and hardly used in so many steps, and what the
+        policy expects of each."""
         found: dict[str, Outlook] = {}
-        if self._policy is None or stats.steps < IDLE_STEPS:
+        if self._policy is None or steps < IDLE_STEPS:
             return found
         for name in FROM_FILES:
-            source = stats.by_source.get(name)
-            is_used = source is not None and source.drafted * IDLE_SHARE > stats.steps
+            source = by_source.get(name)
+            is_used = source is not None and source.drafted * IDLE_SHARE > steps
             outlook = self._policy.outlook(name) if name in self.spec_types else None
             if outlook is not None and not is_used:
                 found[name] = outlook
@@ -287,7 +307,7 @@ class Runtime:
         """Free the memory. A closed model raises NextnError."""
         self._is_closed = True
         self._short_reader = None
-        self._drop_engine()
+        self.drop_engine()
         self.file.close()
         if self.draft is not None:
             self.draft.file.close()
@@ -318,7 +338,7 @@ class Runtime:
         on_row: RowObserver | None,
     ) -> Iterator[Event]:
         if plainly:
-            self._drop_engine()  # memory was planned for one state at a time
+            self.drop_engine()  # memory was planned for one state at a time
         engine = self.new_engine(self.budget) if plainly else self.warm_up()
         engine.drop_others(self._iterated)
         sequence = engine.add(prompt, params)
@@ -343,7 +363,8 @@ class Runtime:
             engine.drop(sequence)
             self.token_counts.add(sequence.tokens[sequence.n_prompt :])
 
-    def _drop_engine(self) -> None:
+    def drop_engine(self) -> None:
+        """Free the state of generations; the next one makes another."""
         if self._engine is not None:
             self._engine.close()
             self._engine = None

@@ -22,6 +22,7 @@ pytest_plugins = ["support.second_look", "support.fewer_cases", "support.lost_de
 use_one(os.environ.get("PYTEST_XDIST_WORKER"))
 os.environ["SPEC_MODEL"] = "nano"  # tests mean the bundled model, also where SmolLM2 is installed
 os.environ.setdefault("SPEC_TOKEN_COUNTS", "0")  # what random models write is worth nothing
+os.environ.setdefault("SPEC_DRAFTER_RESULTS", "0")
 # torch's threads wait for each other in circles, for models as small as these longer than they work
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 

@@ -17,7 +17,8 @@ from .writing import REVISION
 
 if TYPE_CHECKING:
     from ...convert.checkpoint import ModelCheckpoint
-    from ...convert.verify import OpenedGguf
+    from ...convert.verify import FileReport, OpenedGguf
+    from ...core.speculation.drafter_results import DrafterResult
 
 ALL = "*"
 
@@ -46,6 +47,12 @@ class InspectOptions:
     draft: str | None = flag(
         "--draft FILE", "Draft model, or file of a drafter or MTP head, to compare with it."
     )
+    target: str | None = flag(
+        "--target MODEL", "Say only whether FILE, a drafter, goes with this model."
+    )
+    run: bool = flag(
+        "--run", "With --draft or --target: load both, and measure what the drafter brings."
+    )
     revision: str | None = REVISION
 
 
@@ -68,17 +75,17 @@ def inspect(what: InspectOptions, listings: ListingOptions, voice: VoiceOptions)
 
     spec convert inspect Qwen3.6-27B-Q4_K_M.gguf
     """
-    from ...convert.verify import examine
-
     output = voice.console()
     opened = _open(what.model, what.revision, output)
-    if (listings.tensors is not None or listings.metadata) and what.draft is not None:
-        raise ConfigError("--draft goes with neither --tensors nor --metadata")
+    if what.draft is not None and what.target is not None:
+        raise ConfigError("give --draft to compare a drafter with MODEL, or --target, not both")
+    compares = what.draft is not None or what.target is not None
+    if (listings.tensors is not None or listings.metadata) and compares:
+        raise ConfigError("--draft and --target go with neither --tensors nor --metadata")
     if listings.tensors is not None or listings.metadata:
         _list(opened, listings, output)
         return
-    draft = None if what.draft is None else _open(what.draft, None, output)
-    report = examine(opened, draft)
+    report = _examine(what, opened, output)
     if listings.json:
         output.line(json.dumps(report.json(), ensure_ascii=False))
     else:
@@ -87,6 +94,35 @@ def inspect(what: InspectOptions, listings: ListingOptions, voice: VoiceOptions)
             output.line("")
     if not report.is_sound:
         raise typer.Exit(1)
+
+
+def _examine(
+    what: InspectOptions, opened: OpenedGguf | ModelCheckpoint, output: Console
+) -> FileReport:
+    from ...convert.verify import examine, examine_pair
+
+    measured = _measure(what, output) if what.run else None
+    if what.target is not None:
+        return examine_pair(opened, _open(what.target, None, output), measured)
+    draft = None if what.draft is None else _open(what.draft, None, output)
+    return examine(opened, draft, measured=measured)
+
+
+def _measure(what: InspectOptions, output: Console) -> DrafterResult:
+    from ...core.load_runtime import load_runtime
+    from ...core.speculation.options import SpecOptions
+    from ...core.try_drafter import try_drafter
+
+    model, draft = what.model, what.draft
+    if what.target is not None:
+        model, draft = what.target, what.model
+    if draft is None:
+        raise ConfigError("--run measures a drafter: give --draft FILE, or --target MODEL for one")
+    output.progress(f"loading {model}", 0.0)
+    with output.cleared(), load_runtime(model, "cpu", draft=draft, spec=SpecOptions()) as runtime:
+        output.progress("drafting two short texts", 0.0)
+        (loaded,) = runtime.draft_files
+        return try_drafter(runtime, loaded.drafter)
 
 
 def _open(where: str, revision: str | None, output: Console) -> OpenedGguf | ModelCheckpoint:

@@ -81,6 +81,11 @@ def _add_limits_of_llama_cpp(file: GgufFile, out: DrafterDescription, sizes: Dra
             "drafted rows go on behind the last norm (norm_output), which llama.cpp passes over: "
             "from the second token on it drafts worse"
         )
+    if meta.bool("norm_output_unsure", False):
+        remarks.append(
+            "it leaves open whether drafted rows go on behind the last norm (norm_output): a first "
+            "run here measures it, llama.cpp takes the rows before the norm"
+        )
     if meta.int("attention.sliding_window", 0):
         remarks.append(
             "its layers have a window, which llama.cpp passes over: it drafts worse in long texts"

@@ -10,15 +10,16 @@ from msgspec.structs import replace
 from ...core.errors import ConfigError, ModelError
 from ...core.gguf.reader import GgufFile
 from ...core.models.drafters.foreign_names import in_names_of_today
+from ...core.speculation.drafter_results import DrafterResult, ResultFile
 from ..checkpoint.folder import ModelCheckpoint
 from .checkpoint_verdict import inspect_checkpoint
 from .gguf_facts import GgufFacts
 from .gguf_verdict import inspect_gguf
 from .opening import OpenedGguf, open_anything
-from .pairing import check_pair
+from .pairing import check_pair, judge_by_result
 from .verdict import FileReport, Subject
 
-__all__ = ["FileReport", "OpenedGguf", "examine", "open_anything"]
+__all__ = ["FileReport", "OpenedGguf", "examine", "examine_pair", "open_anything"]
 
 
 def examine(
@@ -26,8 +27,10 @@ def examine(
     draft: OpenedGguf | ModelCheckpoint | None = None,
     *,
     was_scanned: bool = False,
+    measured: DrafterResult | None = None,
 ) -> FileReport:
-    """The report on a file. `was_scanned`: `scan` has searched its numbers for NaN already."""
+    """The report on a file. `was_scanned`: `scan` has searched its numbers for NaN already.
+    `measured`: what `draft` has just brought."""
     if isinstance(opened, ModelCheckpoint):
         if draft is not None:
             raise ConfigError("--draft is compared with a GGUF file, not with a checkpoint")
@@ -38,18 +41,53 @@ def examine(
         report.refusal(_foreign(written_for))
     if fault:
         report.problem(Subject.DRAFTER, fault)
-    if draft is None:
-        return report
-    if isinstance(draft, ModelCheckpoint) or report.kind != "model":
-        raise ConfigError("--draft compares one GGUF model with another")
-    facts = GgufFacts(opened.file, opened.has_numbers)
-    draft_file, written_for, fault = _in_names_of_today(draft.file)
-    check_pair(facts, draft_file, report, has_numbers=draft.has_numbers)
+    if draft is not None:
+        if isinstance(draft, ModelCheckpoint) or report.kind != "model":
+            raise ConfigError("--draft compares one GGUF model with another")
+        _add_pair(opened, draft, report, measured)
+    return report
+
+
+def examine_pair(
+    draft: OpenedGguf | ModelCheckpoint,
+    target: OpenedGguf | ModelCheckpoint,
+    measured: DrafterResult | None = None,
+) -> FileReport:
+    """The report on whether a drafter goes with a model, and on nothing else."""
+    if isinstance(draft, ModelCheckpoint) or isinstance(target, ModelCheckpoint):
+        raise ConfigError("--target compares GGUF files, not checkpoints")
+    if (found := inspect_gguf(target)).kind != "model":
+        raise ConfigError(f"--target: {target.file.label} is {found.what or found.kind}")
+    file = draft.file
+    report = FileReport(
+        label=file.label,
+        kind="pair",
+        what=f"as a drafter for {target.file.label}",
+        format="gguf",
+        files=len(file.paths),
+        bytes=draft.n_bytes,
+        architecture=file.metadata.architecture,
+        runs_here=True,
+    )
+    _add_pair(target, draft, report, measured)
+    return report
+
+
+def _add_pair(
+    target: OpenedGguf, draft: OpenedGguf, report: FileReport, measured: DrafterResult | None
+) -> None:
+    """Whether the drafter fits, and what it has brought to the model so far."""
+    file, written_for, fault = _in_names_of_today(draft.file)
+    facts = GgufFacts(target.file, target.has_numbers)
+    check_pair(facts, file, report, has_numbers=draft.has_numbers)
     if written_for:
         report.refusal(f"{draft.file.label}: {_foreign(written_for)}")
     if fault:
         report.problem(Subject.DRAFTER, f"{draft.file.label}: {fault}")
-    return report
+    if measured is None and target.has_numbers and draft.has_numbers:
+        measured = ResultFile(target.file, file).read()
+    if measured is not None:
+        judge_by_result(report, measured)
 
 
 def _in_names_of_today(file: GgufFile) -> tuple[GgufFile, str, str]:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from shlex import quote
 
+from msgspec.structs import replace
+
 from ...core.errors import NextnError
 from ...core.gguf.reader import GgufFile
 from ...core.models import ARCHITECTURES, plan_networks, survey_model
 from ...core.models.drafters import NETWORKS
+from ...core.speculation.drafter_results import DrafterResult
 from ...core.speculation.drafters.vocabulary_difference import find_difference
 from ...core.tokenizer import load_tokenizer
 from ..drafters import ARCHITECTURES as DRAFTERS
@@ -28,6 +31,25 @@ def check_pair(facts: GgufFacts, draft: GgufFile, report: FileReport, *, has_num
         _check_drafter(facts, other, command, report)
     else:
         _check_model(facts, other, command, report)
+
+
+def judge_by_result(report: FileReport, result: DrafterResult) -> None:
+    """By sizes a drafter of another model may fit: what it drafts shows it."""
+    for i, verdict in enumerate(report.drafters):
+        if " -md " not in verdict.command or not verdict.works:
+            continue
+        if not result.drafts:
+            text = f"{verdict.text}; what it brings is not measured yet (--run)"
+        elif result.is_poor:
+            text = f"{verdict.text} by its sizes, but drafts badly: measured {result.describe()}"
+            report.warning(
+                Subject.DRAFTER,
+                f"{result.accepted} of {result.drafted} drafted tokens were accepted: it was made "
+                "for other weights or other texts",
+            )
+        else:
+            text = f"{verdict.text}; measured {result.describe()}"
+        report.drafters[i] = replace(verdict, text=text)
 
 
 def _check_head_file(facts: GgufFacts, head: GgufFacts, command: str, report: FileReport) -> None:

@@ -63,15 +63,7 @@ def trials(runtime: Runtime, n_tokens: int = N_TOKENS) -> Iterator[Trial]:
             draft_n_max=None if name == AUTO else DRAFT_N_MAX,
             ngram_mod=EAGER,
         )
-        yield _try(_over(runtime, spec), name, prompt, params)
-
-
-def _over(runtime: Runtime, spec: SpecOptions) -> Runtime:
-    """The same weights with another setting. Its file is the first one's to close."""
-    return Runtime(
-        runtime.file, runtime.model, runtime.backend, runtime.tokenizer, runtime.n_ctx, spec,
-        runtime.draft,
-    )  # fmt: skip
+        yield _try(runtime.beside(spec, keeps=False), name, prompt, params)
 
 
 def _try(runtime: Runtime, name: str, prompt: list[int], params: GenerateParams) -> Trial:

@@ -61,7 +61,9 @@ class LocalTarget:
     def __init__(self, runtime: Runtime, variant: SpecVariant) -> None:
         self.name, self.variant, self._runtime = variant.name, variant, runtime
         # What is drafted must not depend on what this machine has written earlier.
-        self._setting = replace(runtime.setting(1), options=variant.options, token_counts=None)
+        self._setting = replace(
+            runtime.setting(1), options=variant.options, token_counts=None, result_files={}
+        )
         self._renderer = PromptRenderer(runtime)
         self._types = resolve_types(self._setting)
         self._engine: Engine | None = None

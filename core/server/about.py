@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from starlette.requests import Request
 from starlette.responses import Response
 
-from ..generation import GenerateParams
+from ..generation import GenerateParams, SourceStats
 from ..tokenizer.built_in_templates import CHATML
 from ..tokenizer.chat_template import spelling
 from ..tokenizer.thinking import find_thinking_texts
@@ -134,10 +134,31 @@ def _props(service: Service) -> dict[str, Any]:
         "bos_token": spelling(tokenizer, tokenizer.bos_id),
         "eos_token": spelling(tokenizer, tokenizer.eos_id),
         "speculative_types": list(runtime.spec_types),
+        "drafters": _drafters(service),
         "build_info": f"nextn-{_version()}",
         "is_sleeping": False,
         "cache": _cache(service),
     }
+
+
+def _drafters(service: Service) -> list[dict[str, Any]]:
+    """What drafts, from which file (empty: the model's own, or none), with what success so far, and
+    why it is idle, if it is."""
+    runtime, worker = service.runtime, service.worker
+    files = {each.drafter: str(each.file.path) for each in runtime.draft_files}
+    found = []
+    for name in runtime.spec_types:
+        counts = worker.totals.by_source.get(name, SourceStats())
+        found.append(
+            {
+                "name": name,
+                "file": files.get(name, ""),
+                "draft_n": counts.drafted,
+                "draft_n_accepted": counts.accepted,
+                "idle": worker.idle_drafters.get(name, ""),
+            }
+        )
+    return found
 
 
 def _cache(service: Service) -> dict[str, int]:

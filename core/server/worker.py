@@ -72,6 +72,8 @@ class Worker:
         self._is_loaded = Event()
         self._commands: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._n_submitted = self._n_failures = 0
+        self.idle_drafters: dict[str, str] = {}  # by name, with the reason
+        self._named_idle: set[str] = set()
         self._is_stopped = self._unload_requested = self._is_wanted = False
         self._reload_waiters = ReloadWaiters()
 
@@ -339,7 +341,21 @@ class Worker:
             self._n_failures = 0
         self.totals.steps += 1
         self.totals.busy += self.n_running
+        n_ended = self._jobs.n_ended
         self._jobs.deliver(engine, events)
+        if self._jobs.n_ended != n_ended:
+            self._note_idle_drafters()
+
+    def _note_idle_drafters(self) -> None:
+        """Says of each once in the log why the policy does without it."""
+        if self.loaded is None:
+            return
+        found = self.loaded.runtime.idle_drafters(self.totals.steps, self.totals.by_source)
+        for name, outlook in found.items():
+            if name not in self._named_idle:
+                self._named_idle.add(name)
+                _log.warning("the drafter %s is idle: %s", name, outlook.describe())
+        self.idle_drafters = {name: outlook.describe() for name, outlook in found.items()}
 
     def _note_drafter(self, error: Exception) -> None:
         self.totals.drafter_failures += 1

@@ -38,7 +38,9 @@ def build_speculator(setting: Setting) -> Speculator | None:
     if not made:
         return None
     prediction = PredictionDrafter(setting.target.tokenizer.eog_ids)
-    return CompositeSpeculator([prediction, *made], make_policy(setting.options))
+    is_real = setting.options.synth_len is None and not setting.options.synth_rates
+    files = setting.result_files if is_real else {}
+    return CompositeSpeculator([prediction, *made], make_policy(setting.options), files)
 
 
 def make_speculators(setting: Setting) -> list[Speculator]:

@@ -19,6 +19,7 @@ from ..hub_models import DRAFTER_FOLDERS
 from ..models import network_of
 from ..models.drafters import NETWORKS
 from ..models.drafters.foreign_names import in_names_of_today, is_draft_dialect
+from .drafter_results import ResultFile
 from .options import AUTO, DRAFT, FROM_FILES, MTP, SpecOptions
 
 logger = logging.getLogger(__name__)
@@ -49,7 +50,7 @@ def find_companions(target: GgufFile, options: SpecOptions) -> list[Companion]:
             continue
         if companion is not None:
             found.setdefault(companion.kind, []).append(companion)
-    return [_choose(companions) for companions in found.values()]
+    return [_choose(companions, target) for companions in found.values()]
 
 
 def _open(path: Path, target: GgufFile, kinds: Collection[str]) -> Companion | None:
@@ -69,9 +70,14 @@ def _open(path: Path, target: GgufFile, kinds: Collection[str]) -> Companion | N
         raise
 
 
-def _choose(companions: list[Companion]) -> Companion:
-    """The one that names the model, else the smallest."""
-    best = min(companions, key=lambda c: (not c.names_target, c.file.n_bytes, c.file.path.name))
+def _choose(companions: list[Companion], target: GgufFile) -> Companion:
+    """The one that names the model, else the smallest; not one that has drafted badly."""
+
+    def rank(each: Companion) -> tuple[bool, bool, int, str]:
+        was_poor = len(companions) > 1 and ResultFile(target, each.file).read().is_poor
+        return was_poor, not each.names_target, each.file.n_bytes, each.file.path.name
+
+    best = min(companions, key=rank)
     for other in companions:
         if other is not best:
             logger.info("%s is not used: %s is", other.file.label, best.file.label)

@@ -6,12 +6,13 @@ network drafts and how far; then the splice joins the drafts.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from time import perf_counter
 
 from ..state.store import StateStore
 from .composite_device import CompositeDevice
 from .device_speculation import DeviceSpeculation
+from .drafter_results import DrafterResult, ResultFile
 from .drafters.hidden_state import HiddenStateDrafter
 from .interface import Draft, DraftRequest, SavesState, SequenceStart, Speculator, StepResult
 from .rounds import DraftPlan, NetworkOffer, PlanRequest, Policy, Round
@@ -19,11 +20,19 @@ from .splice import splice
 
 
 class CompositeSpeculator(Speculator, SavesState):
-    def __init__(self, drafters: Sequence[Speculator], policy: Policy) -> None:
-        """`drafters` in the order of precedence."""
+    def __init__(
+        self,
+        drafters: Sequence[Speculator],
+        policy: Policy,
+        result_files: Mapping[str, ResultFile] | None = None,
+    ) -> None:
+        """`drafters` in the order of precedence. `result_files`: by drafter, where what it brought
+        is kept at the end."""
         self._all, self.policy = list(drafters), policy
+        self._result_files = result_files or {}
         self._cheap = [each for each in drafters if not each.is_network]
         self._networks = [each for each in drafters if each.is_network]
+        self.results = {each.name: DrafterResult() for each in self._networks}
         self.taps = frozenset().union(*(each.taps for each in drafters))
         self.reruns_last = any(each.reruns_last for each in drafters)
         self._decided: Round | None = None  # of the step that runs
@@ -145,6 +154,9 @@ class CompositeSpeculator(Speculator, SavesState):
     def settle_all(self, sequence: int, draft: Draft, n_accepted: int) -> None:
         for each in self._all:
             each.settle(sequence, n_accepted, mine=each.name in draft.sources)
+        for name, result in self.results.items():
+            if n := draft.sources.count(name):
+                result.count(n, draft.sources[:n_accepted].count(name))
 
     def end(self, sequence: int) -> None:
         self.policy.end(sequence)
@@ -174,6 +186,8 @@ class CompositeSpeculator(Speculator, SavesState):
         self.policy.close()
         for each in self._all:
             each.close()
+        for name, file in self._result_files.items():
+            file.add(self.results.pop(name, DrafterResult()))
 
     # saving: blobs of a drafter are named after it
 

@@ -91,6 +91,7 @@ class SpecOptions(Struct, frozen=True):
     draft_n_max: int | None = None  # None: the controller's choice, or 3 without one
     draft_n_min: int = 0  # shorter drafts of models are dropped
     draft_p_min: float = 0.0  # models stop drafting below this probability of their own
+    draft_first: bool = False  # where memory is short, the context is shortened for drafters
     fixed: bool = False  # always the longest draft: no controller
     costs: str | None = None  # a file of frozen costs
     trace: str | None = None  # a file for the controller's decisions, JSONL

@@ -75,6 +75,12 @@ class Outlook(NamedTuple):
     speed: float  # of plain decoding
     length: float  # tokens of a step
 
+    def describe(self) -> str:
+        return (
+            f"drafts would run at {self.speed:.2f}x of plain decoding, with {self.length:.2f} "
+            "tokens per step"
+        )
+
 
 class Policy(ABC):
     """For each step: `plan`, then drafting, the step, and then what became of it."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from .options import SpecOptions
 
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from ..gguf.reader import GgufFile
     from ..models.model import Model
     from ..tokenizer import Tokenizer
+    from .drafter_results import ResultFile
     from .token_counts import TokenCounts
 
 
@@ -32,3 +34,4 @@ class Setting(Struct, frozen=True):
     n_ctx: int  # tokens of each
     draft: LoadedModel | None = None  # the model of -md, if it is a whole one
     token_counts: TokenCounts | None = None  # of what the target has written
+    result_files: Mapping[str, ResultFile] = field(default_factory=dict)  # by drafter

@@ -72,24 +72,23 @@ def _keys(source: DraftSource, sizes: ModelSizes, planned: Mapping[str, OutputTe
         "norm_before_fc": bool(_switch(source, "norm_before_fc")),
         # These are written where they are true: llama.cpp does not know them.
         "fc_norm": "fc_norm.0.weight" in planned or _switch(source, "fc_norm") or None,
-        "norm_output": _feeds_normed(source) or None,
+        **_fed_rows(source),
         **_windows(config, sizes),
     }
 
 
-def _feeds_normed(source: DraftSource) -> bool:
+def _fed_rows(source: DraftSource) -> Keys:
     """Whether drafted rows go on behind the last norm."""
     names = ("norm_output", "return_hidden_post_norm")
     if not _switch(source, *names):
-        return False
+        return {}
     if "speculators_model_type" in source.raw or _switch(source, names[1]):
-        return True
+        return {"norm_output": True}
     source.notes.append(
-        "norm_output is true: SpecForge before September 2026 meant by it the head alone, which is "
-        "taken here; if drafts get worse from the second token on, set return_hidden_post_norm in "
-        "config.json and convert again"
+        "norm_output is true: SpecForge before September 2026 meant by it the head alone, later "
+        "also what drafted rows go on from; the first run measures which drafts better"
     )
-    return False
+    return {"norm_output_unsure": True}
 
 
 def _windows(config: ModelConfig, sizes: ModelSizes) -> Keys:

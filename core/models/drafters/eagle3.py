@@ -44,6 +44,8 @@ class Eagle3(DraftNetwork):
         self.n_embd, self.n_features = h.n_embd, len(layers) * target.hparams.n_embd
         self.norms_residual = meta.bool("norm_before_residual", False)
         self.feeds_normed = meta.bool("norm_output", False)
+        # Of a checkpoint whose trainer has changed what norm_output means.
+        self.is_unsure = meta.bool("norm_output_unsure", False)
         self.feature_norms = _feature_norms(weights, h, len(layers), target.hparams.n_embd)
         self.fc = weights.matrix(self.n_features, {"fc": h.n_embd})
         windows = read_windows(meta, h, may_lack=True)

@@ -166,6 +166,7 @@ async function perform(request, item, answer) {
   } finally {
     paper.end();
     busy(false, item);
+    explainIdle();
   }
   return paper.text;
 }
@@ -328,12 +329,26 @@ function offer(types) {
     box.type = "checkbox";
     box.value = type;
     box.checked = true;
-    label.append(box, ` ${type}`);
+    const idle = document.createElement("span");
+    idle.className = "idle";
+    label.append(box, ` ${type}`, idle);
     return label;
   });
   byId("drafters").replaceChildren(...boxes);
   byId("speculate").disabled = !types.length;
   if (!types.length) byId("speculate").checked = false;
+}
+
+// Why the policy does without a drafter that was loaded: the server says so after some steps.
+async function explainIdle() {
+  try {
+    const { drafters = [] } = await get("props");
+    for (const label of document.querySelectorAll("#drafters label")) {
+      const name = label.querySelector("input").value;
+      const reason = drafters.find((each) => each.name === name)?.idle;
+      label.querySelector(".idle").textContent = reason ? `idle: ${reason}` : "";
+    }
+  } catch { /* the next answer asks again */ }
 }
 
 async function connect() {

@@ -153,7 +153,7 @@ def fake_load(  # noqa: PLR0913 - as the real one
     template = SCRIPT.get("template")
     return FakeRuntime(
         draft_files=(),
-        idle_drafters=lambda _stats: {},
+        idle_drafters=lambda _steps, _by_source: {},
         stats=Stats(load_ms=12.0),
         recommended_sampling=SCRIPT.get("recommended_sampling", {}),
         load={
