@@ -195,6 +195,34 @@ def test_where_memory_is_short_the_model_comes_first(
     assert "e.gguf lies beside the model, and is left out: " in caplog.text
 
 
+def test_the_context_is_shortened_for_a_drafter_that_comes_first(
+    tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One that was named, or any with the flag for it."""
+    length = {"qwen3.context_length": Typed(ValueType.U32, 4096)}
+    model = rewrite(tiny("qwen3").path, tmp_path / "model.gguf", lambda k: k | length, str)
+    drafter = write_eagle3(tmp_path / "e.gguf", model, Kind(own_embedding=True)).path
+    with load_runtime(model, "cpu", spec=SPEC, draft=[]) as runtime:
+        at_first = runtime.budget.needed + runtime.budget.weights
+        beside_weights = runtime.budget.needed + runtime.backend.mapped_bytes
+    spare = drafter.stat().st_size // 2
+    for spec, draft, comes_first in (
+        (SPEC, None, False),
+        (replace(SPEC, draft_first=True), None, True),
+        (SPEC, drafter, True),
+    ):
+        caplog.clear()
+        left = [at_first + spare, beside_weights + spare]
+        monkeypatch.setattr(fitting, "available_memory", partial(next_amount, left))
+        with load_runtime(model, "cpu", spec=spec, draft=draft) as runtime:
+            assert bool(runtime.draft_files) == comes_first
+            assert (runtime.n_ctx < 4096) == comes_first
+            assert runtime.n_ctx >= fitting.LEAST_CONTEXT
+            write(runtime, GREEDY, (), 1)
+        text = "4096 do not fit into memory" if comes_first else "e.gguf lies beside the model"
+        assert text in caplog.text
+
+
 def test_the_command_line_names_it(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = write_eagle3(model.parent / "e.gguf", model).path
     command = ["generate", "-m", str(model), "-n", "4", "-v", "abc"]
