@@ -75,21 +75,52 @@ class DrafterSizes(Struct, frozen=True):
             size("attention.value_length", head),
         )
 
-    def block(self, n: int, n_in: int) -> Shapes:
-        """Attention and feed-forward of a block whose attention reads rows of `n_in`."""
+    def block(self, n: int, n_in: int, attention: Shapes | None = None) -> Shapes:
+        """Attention and feed-forward of a block whose attention reads rows of `n_in`. `attention`:
+        matrices of another kind."""
         e = self.n_embd
         shapes: Shapes = {
             "attn_norm.weight": (e,),
-            "attn_q.weight": (self.n_heads * self.key_dim, n_in),
-            "attn_k.weight": (self.n_kv_heads[n] * self.key_dim, n_in),
-            "attn_v.weight": (self.n_kv_heads[n] * self.value_dim, n_in),
-            "attn_output.weight": (e, self.n_heads * self.value_dim),
+            **(self._grouped(n, n_in) if attention is None else attention),
             "ffn_norm.weight": (e,),
             "ffn_gate.weight": (self.n_ff, e),
             "ffn_up.weight": (self.n_ff, e),
             "ffn_down.weight": (e, self.n_ff),
         }
         return in_block(n, shapes)
+
+    def _grouped(self, n: int, n_in: int) -> Shapes:
+        return {
+            "attn_q.weight": (self.n_heads * self.key_dim, n_in),
+            "attn_k.weight": (self.n_kv_heads[n] * self.key_dim, n_in),
+            "attn_v.weight": (self.n_kv_heads[n] * self.value_dim, n_in),
+            "attn_output.weight": (self.n_embd, self.n_heads * self.value_dim),
+        }
+
+
+def latent_block(meta: Metadata, sizes: DrafterSizes, n_in: int) -> Shapes:
+    """Attention over latent vectors (MLA) that reads rows of `n_in`, without its norm."""
+
+    def size(key: str) -> int:
+        return meta.int(key, low=1, high=MAX_WIDTH)
+
+    e, n_heads = sizes.n_embd, sizes.n_heads
+    head, value = size("attention.key_length_mla"), size("attention.value_length_mla")
+    n_rot, latent = size("rope.dimension_count"), size("attention.kv_lora_rank")
+    shapes: Shapes = {"attn_q.weight": (n_heads * head, n_in)}
+    if rank := meta.int("attention.q_lora_rank", 0, low=0, high=MAX_WIDTH):
+        shapes = {
+            "attn_q_a.weight": (rank, n_in),
+            "attn_q_a_norm.weight": (rank,),
+            "attn_q_b.weight": (n_heads * head, rank),
+        }
+    return shapes | {
+        "attn_kv_a_mqa.weight": (latent + n_rot, n_in),
+        "attn_kv_a_norm.weight": (latent,),
+        "attn_k_b.weight": (n_heads, latent, head - n_rot),
+        "attn_v_b.weight": (n_heads, value, latent),
+        "attn_output.weight": (e, n_heads * value),
+    }
 
 
 def in_block(n: int, shapes: Shapes) -> Shapes:

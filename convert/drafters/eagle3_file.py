@@ -13,6 +13,7 @@ from .drafter_shapes import (
     add_vocabulary,
     count_vocabulary,
     in_block,
+    latent_block,
     read_layers,
 )
 
@@ -35,7 +36,10 @@ def describe_eagle3(file: GgufFile) -> DrafterDescription:
     n_rot = meta.int("rope.dimension_count", sizes.key_dim, low=2, high=sizes.key_dim)
     out.optional["rope_freqs.weight"] = (n_rot // 2,)
     for n in range(sizes.n_layers):
-        out.required |= sizes.block(n, e if n else 2 * e)
+        n_in = e if n else 2 * e
+        is_latent = f"blk.{n}.attn_kv_a_mqa.weight" in file.tensors
+        latent = latent_block(meta, sizes, n_in) if is_latent else None
+        out.required |= sizes.block(n, n_in, latent)
         norms: Shapes = dict.fromkeys(
             ("attn_q_norm.weight", "attn_k_norm.weight"), (sizes.key_dim,)
         )
@@ -74,6 +78,8 @@ def _add_limits_of_llama_cpp(file: GgufFile, out: DrafterDescription, sizes: Dra
         )
     if any(name.endswith("attn_q_norm.weight") for name in file.tensors):
         refusals.append("its heads have norms, for which llama.cpp's EAGLE3 has no tensors")
+    if any(name.endswith("attn_kv_a_mqa.weight") for name in file.tensors):
+        refusals.append("its attention is over latent vectors (MLA), llama.cpp's EAGLE3 has not")
     if meta.bool("fc_norm", False):
         refusals.append("each tapped row has a norm (fc_norm), which llama.cpp does not know")
     if meta.bool("norm_output", False):

@@ -11,7 +11,7 @@ from .mtp_family import MtpFamily, Need, Stems
 
 # Names in checkpoints ----------------------------------------------------------------------------
 
-_MLA: Final = {
+MLA: Final = {
     "self_attn.q_a_proj": "attn_q_a",
     "self_attn.q_a_layernorm": "attn_q_a_norm",
     "self_attn.q_b_proj": "attn_q_b",
@@ -20,7 +20,7 @@ _MLA: Final = {
     "self_attn.kv_b_proj": "attn_kv_b",
 }
 # MLA with sparse attention: heads are run without the indexer, and carry it all the same.
-_SPARSE_MLA: Final = _MLA | {
+_SPARSE_MLA: Final = MLA | {
     "self_attn.indexer.k_norm": "indexer.k_norm",
     "self_attn.indexer.weights_proj": "indexer.proj",
     "self_attn.indexer.wk": "indexer.attn_k",
@@ -147,7 +147,7 @@ _ROWS: Final = (
     ),
     # llama.cpp's converter drops the head of V3; the files it belongs to can run it all the same.
     _deepseek(
-        "deepseek2", _MLA, "deepseek_v3", "deepseek_v2", "kimi_k2", "kimi_k25", "glm4_moe_lite"
+        "deepseek2", MLA, "deepseek_v3", "deepseek_v2", "kimi_k2", "kimi_k25", "glm4_moe_lite"
     ),
     _deepseek("deepseek32", _SPARSE_MLA, "deepseek_v32"),
     _deepseek("glm-dsa", _SPARSE_MLA, "glm_moe_dsa"),
@@ -301,7 +301,7 @@ _ROWS: Final = (
         at.behind_the_trunk,
         block=(_all("attn_norm", "ffn_norm", "layer_output_norm"), *_MLA_BLOCK, _moe()),
         stems=_BAILING
-        | {name.replace("self_attn.", "attention."): stem for name, stem in _MLA.items()},
+        | {name.replace("self_attn.", "attention."): stem for name, stem in MLA.items()},
         whole=_BAILING_BIAS,
     ),
     MtpFamily(

@@ -160,6 +160,7 @@ class LatentAttention(Struct, frozen=True):
     latent_norm: Norm
     k_b: Matrix  # stack of (latent, plain_dim), one for each head
     v_b: Matrix  # stack of (value_dim, latent)
+    hides_first: bool = False  # cell 0 is seen by its own row alone
 
     @property
     def q_width(self) -> int:

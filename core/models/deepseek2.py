@@ -4,14 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from msgspec.structs import replace
-
-from ..backend.layers import RopePairs
 from .dense import PreNormBlock
 from .ffn import FfnTraits, Shared, build_ffn
-from .mla import LatentSizes, Mla
+from .mla import LatentSizes, Mla, latent_rope
 from .model import BlockBuilder, Model
-from .rope import build_rope, yarn_magnitude
 
 if TYPE_CHECKING:
     from .layout import Layout
@@ -20,11 +16,8 @@ if TYPE_CHECKING:
 
 class DeepSeek2(Model):
     def block_builder(self, weights: Weights) -> BlockBuilder:
-        h, meta = self.hparams, weights.file.metadata
-        sizes = LatentSizes.from_keys(weights.file, h)
-        rope = build_rope(weights, sizes.rope_dim, RopePairs.NEIGHBOURS)
-        rope = replace(rope, magnitude=1.0)  # it scales whole scores instead
-        scale = yarn_magnitude(meta) ** 2 * (sizes.plain_dim + sizes.rope_dim) ** -0.5
+        h = self.hparams
+        rope, scale = latent_rope(weights, LatentSizes.from_keys(weights.file, h))
         ffn = FfnTraits(shared=Shared.PLAIN, normalise=False)
 
         def build(scope: Weights, layout: Layout) -> PreNormBlock:

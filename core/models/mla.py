@@ -9,11 +9,20 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
-from ..backend.layers import KvShape, LatentAttention, Matrix, MatrixPart, RotaryPositions
+from ..backend.layers import (
+    KvShape,
+    LatentAttention,
+    Matrix,
+    MatrixPart,
+    RopePairs,
+    RotaryPositions,
+)
 from ..errors import ModelError
 from ..gguf.quants import find_format
 from ..gguf.reader import Tensor
+from .rope import build_rope, yarn_magnitude
 
 if TYPE_CHECKING:
     from ..backend.interface import Ops, Packed, Rows, State
@@ -49,6 +58,14 @@ class LatentSizes(Struct, frozen=True):
         return cls(latent, head - rope, rope, value)
 
 
+def latent_rope(weights: Weights, sizes: LatentSizes) -> tuple[RotaryPositions, float]:
+    """Rope, whose magnitude scales whole scores instead, and what scales them."""
+    rope = build_rope(weights, sizes.rope_dim, RopePairs.NEIGHBOURS)
+    magnitude = yarn_magnitude(weights.file.metadata)
+    scale = magnitude**2 * (sizes.plain_dim + sizes.rope_dim) ** -0.5
+    return replace(rope, magnitude=1.0), scale
+
+
 class Mla:
     """attn_q (or attn_q_a, attn_q_b), attn_kv_a_mqa, attn_k_b, attn_v_b, attn_output."""
 
@@ -59,18 +76,23 @@ class Mla:
         layout: Layout,
         rope: RotaryPositions,
         scale: float,
+        *,
+        n_in: int = 0,
+        hides_first: bool = False,
     ) -> None:
+        """`n_in`: width of the rows that come in; 0: that of the model."""
+        n_in = n_in or hparams.n_embd
         h, n_heads = hparams, hparams.n_heads[layout.block]
         s = LatentSizes.from_keys(weights.file, h)
         self.has_low_rank_q = weights.has("attn_q_a")
-        name, n_in = "attn_q", h.n_embd
+        name, n_query = "attn_q", n_in
         if self.has_low_rank_q:
             rank = weights.file.tensors[f"{weights.prefix}attn_q_a.weight"].shape[0]
-            self.attn_q_a = weights.matrix(h.n_embd, {"attn_q_a": rank})
+            self.attn_q_a = weights.matrix(n_in, {"attn_q_a": rank})
             self.attn_q_a_norm = weights.norm("attn_q_a_norm", rank, h.eps)
-            name, n_in = "attn_q_b", rank
-        self.attn_q = weights.matrix(n_in, {name: n_heads * (s.plain_dim + s.rope_dim)})
-        self.attn_kv_a = weights.matrix(h.n_embd, {"attn_kv_a_mqa": s.latent + s.rope_dim})
+            name, n_query = "attn_q_b", rank
+        self.attn_q = weights.matrix(n_query, {name: n_heads * (s.plain_dim + s.rope_dim)})
+        self.attn_kv_a = weights.matrix(n_in, {"attn_kv_a_mqa": s.latent + s.rope_dim})
         k_b, v_b = _absorbed(weights, n_heads, s)
         self.attention = LatentAttention(
             layer=layout.add_kv(KvShape(1, s.latent + s.rope_dim, 0)),
@@ -84,6 +106,7 @@ class Mla:
             latent_norm=weights.norm("attn_kv_a_norm", s.latent, h.eps),
             k_b=k_b,
             v_b=v_b,
+            hides_first=hides_first,
         )
         self.attn_output = weights.matrix(n_heads * s.value_dim, {"attn_output": h.n_embd})
 

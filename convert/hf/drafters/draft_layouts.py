@@ -12,7 +12,7 @@ from ...checkpoint import ModelCheckpoint
 from .assistant_layout import ASSISTANT
 from .dflash_layout import DFLASH, DSPARK, DSPARK_GEMMA4
 from .draft_layout import DraftLayout
-from .eagle3_layout import EAGLE3
+from .eagle3_layout import EAGLE3, EAGLE3_LATENT
 
 LAYOUTS: Final = MappingProxyType(
     {
@@ -21,6 +21,7 @@ LAYOUTS: Final = MappingProxyType(
         "Eagle3Speculator": EAGLE3,
         "Eagle3DraftModel": EAGLE3,
         "Qwen3Eagle3Model": EAGLE3,
+        "Eagle3DeepseekV2ForCausalLM": EAGLE3_LATENT,
         "DFlashDraftModel": DFLASH,
         "DFlash2DraftModel": DFLASH,
         "DFlashSpeculator": DFLASH,
@@ -39,7 +40,6 @@ _BY_SPECULATORS: Final = {"eagle3": EAGLE3, "dflash": DFLASH, "dspark": DSPARK}
 _REFUSED: Final = {
     "DeepseekV4DSparkModel": "its layers are DeepSeek V4's, with hyper-connections",
     "Gemma4Eagle3Model": "its layer is Gemma 4's, for which GGUF's EAGLE3 has no tensors",
-    "Eagle3DeepseekV2ForCausalLM": "its attention is latent, GGUF's EAGLE3 has a plain one",
     "PEagleDraftModel": "GGUF has no architecture for P-EAGLE",
     "DominoDraftModel": "GGUF has no tensors for Domino's recurrent head",
 }

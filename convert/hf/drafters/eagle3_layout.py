@@ -12,7 +12,14 @@ from typing import Any, Final
 
 from ....core.errors import ModelError
 from ....core.gguf.printable import printable
-from ..checkpoint_family import CheckpointFamily, Keys
+from ...heads.family_table import MLA
+from ..checkpoint_family import CheckpointFamily, Keys, RopeTraits
+from ..families.latent_rows import (
+    KV_B,
+    latent_attention_keys,
+    put_latent_keys_and_values,
+    read_latent_sizes,
+)
 from ..families.layer_kinds import windowed_layers
 from ..families.rotated_rows import heads_as_neighbours, llama_keys, neighbours
 from ..matrix_rows import Order, OutputTensor, StoredMatrix
@@ -144,21 +151,38 @@ def _norms_as_neighbours(mapping: TensorMap, matrix: StoredMatrix) -> Order:
     return neighbours(matrix.n_rows, head)
 
 
+_OUTSIDE: Final = {
+    "fc.weight": "fc.weight",
+    "input_norm.weight": "enc.output_norm.weight",
+    **{f"fc_norm.{i}.weight": f"fc_norm.{i}.weight" for i in range(_MOST_TAPS)},
+}
+_STEMS: Final = {"hidden_norm": "attn_norm_2"}
 EAGLE3: Final = DraftLayout(
     "an EAGLE3 drafter",
     CheckpointFamily(
         "eagle3",
-        stems={"hidden_norm": "attn_norm_2"},
-        outside={
-            "fc.weight": "fc.weight",
-            "input_norm.weight": "enc.output_norm.weight",
-            **{f"fc_norm.{i}.weight": f"fc_norm.{i}.weight" for i in range(_MOST_TAPS)},
-        },
+        stems=_STEMS,
+        outside=_OUTSIDE,
         orders={
             **dict.fromkeys(("attn_q", "attn_k"), heads_as_neighbours),
             **dict.fromkeys(("attn_q_norm", "attn_k_norm"), _norms_as_neighbours),
         },
         keys=llama_keys,
+    ),
+    _choose,
+    _keys,
+)
+# For models of DeepSeek and Kimi, by NVIDIA's tools.
+EAGLE3_LATENT: Final = DraftLayout(
+    EAGLE3.words,
+    CheckpointFamily(
+        "eagle3",
+        rope=RopeTraits(has_log_multiplier=True),
+        stems=MLA | _STEMS,
+        outside=_OUTSIDE,
+        planners={KV_B: put_latent_keys_and_values},
+        sizes=read_latent_sizes,
+        keys=lambda config, sizes, rope: latent_attention_keys(config, sizes),
     ),
     _choose,
     _keys,

@@ -45,11 +45,25 @@ def softmax_latent_keys(config: ModelConfig, sizes: ModelSizes, rope: RopeSettin
 
 
 def _latent_keys(config: ModelConfig, sizes: ModelSizes, gating: int | None) -> Keys:
-    rank, n_rot = config.size("kv_lora_rank", default=512), config.size("qk_rope_head_dim")
     router = router_keys(config, gating)
     if not router["expert_weights_norm"]:  # which is what readers do without it
         del router["expert_weights_norm"]
-    return router | {
+    return (
+        router
+        | latent_attention_keys(config, sizes)
+        | {
+            "leading_dense_block_count": leading_dense(
+                config, 0 if sizes.n_experts else sizes.n_layers
+            ),
+            "expert_feed_forward_length": sizes.n_ff_expert or sizes.n_ff,
+            "expert_shared_count": config.get("n_shared_experts") or 0,
+        }
+    )
+
+
+def latent_attention_keys(config: ModelConfig, sizes: ModelSizes) -> Keys:
+    rank, n_rot = config.size("kv_lora_rank", default=512), config.size("qk_rope_head_dim")
+    return {
         "attention.head_count_kv": 1,  # all heads share the latent
         "vocab_size": sizes.n_vocab,
         "attention.q_lora_rank": config.get("q_lora_rank"),
@@ -58,10 +72,5 @@ def _latent_keys(config: ModelConfig, sizes: ModelSizes, gating: int | None) -> 
         "attention.value_length": rank,
         "attention.key_length_mla": config.size("qk_nope_head_dim") + n_rot,
         "attention.value_length_mla": config.size("v_head_dim"),
-        "leading_dense_block_count": leading_dense(
-            config, 0 if sizes.n_experts else sizes.n_layers
-        ),
-        "expert_feed_forward_length": sizes.n_ff_expert or sizes.n_ff,
-        "expert_shared_count": config.get("n_shared_experts") or 0,
         "rope.dimension_count": n_rot,
     }

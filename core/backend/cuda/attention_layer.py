@@ -239,8 +239,9 @@ class Attender:
     def _latent_layer(self, a: LatentAttention, cache: KvPages) -> AttentionLayer:
         """All heads share one cell, which rows of their own bring."""
         heads = AttentionHeads(
-            a.n_heads, cache.heads, has_keys=False, has_values=False, latent=a.latent
-        )
+            a.n_heads, cache.heads, hides_first=a.hides_first, has_keys=False, has_values=False,
+            latent=a.latent,
+        )  # fmt: skip
         what = Preparation(a.scale, self._rope(a.rope), k_norm=_head_norm(a.latent_norm))
         return AttentionLayer(heads, cache, what)
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..layers import LatentAttention
 from ..step import Step
-from .paged_attention import apply_rope, hidden_cells, normed
+from .paged_attention import apply_rope, hidden_cells, hide_first, normed
 from .state import ReferenceState
 
 
@@ -39,6 +39,8 @@ def attend_latent(
         seen = kept[where, 0]
         scores = torch.einsum("thd,cd->htc", queries[rows], seen) * a.scale
         hidden = hidden_cells(len(queries[rows]), where, past)
+        if a.hides_first:
+            hide_first(hidden, past)
         weights = torch.softmax(scores.masked_fill(hidden, -math.inf), dim=2)
         out[rows] = torch.einsum("htc,cl->thl", weights, seen[:, : a.latent])
     return torch.einsum("hvl,thl->thv", a.v_b.weight, out).flatten(1)

@@ -62,7 +62,7 @@ def attend(qkv: Tensor, attention: Attention, state: ReferenceState, step: Step)
         cells = _cells(attention, state, step, b, first)
         hidden = hidden_cells(rows.stop - rows.start, cells, past - first, attention)
         if attention.hides_first and not first:
-            hidden[:, 0] |= torch.arange(len(hidden), device=hidden.device) + past > 0
+            hide_first(hidden, past)
         out[rows] = _attend_cells(q[rows], state.kv[attention.layer], cells, hidden, attention)
     if gate is not None:
         out = out * exact_sigmoid(gate)
@@ -146,6 +146,11 @@ def _attend_cells(
     else:
         weights = torch.softmax(scores, dim=2)
     return torch.einsum("htc,chd->thd", weights, values)
+
+
+def hide_first(hidden: Tensor, past: int) -> None:
+    """Cell 0 from all rows but its own."""
+    hidden[:, 0] |= torch.arange(len(hidden), device=hidden.device) + past > 0
 
 
 def hidden_cells(n_rows: int, cells: Tensor, past: int, sight: Attention | None = None) -> Tensor:

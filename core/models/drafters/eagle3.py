@@ -14,6 +14,7 @@ from ...backend.interface import Output, Taps
 from ...backend.layers import RopePairs
 from ..ffn import DenseFfn
 from ..hparams import Hparams
+from ..mla import LatentSizes, Mla, latent_rope
 from ..model import block_input
 from ..rope import build_rope
 from ..self_attention import AttentionTraits, SelfAttention
@@ -51,16 +52,9 @@ class Eagle3(DraftNetwork):
         windows = read_windows(meta, h, may_lack=True)
         self.blk = []
         for layout.block in range(h.n_layers):
-            scope = weights.scope(f"blk.{layout.block}")
-            rope = build_rope(
-                scope if scope.has("rope_freqs") else weights, h.key_dim, RopePairs.NEIGHBOURS
-            )
-            # Training pairs tokens with the features of the one before: the first token has no row.
-            traits = AttentionTraits(
-                head_norms=None, window=windows[layout.block], hides_first=True
-            )
             n_in = h.n_embd if layout.block else 2 * h.n_embd
-            mixer = SelfAttention(h, scope, layout, rope, traits, n_in=n_in)
+            mixer = _attention(h, weights, layout, windows[layout.block], n_in)
+            scope = weights.scope(f"blk.{layout.block}")
             self.blk.append(Eagle3Block(h, scope, mixer, layout.block))
         self.hidden_norm = weights.scope("blk.0").norm("attn_norm_2", h.n_embd, h.eps)
         self.output_norm = weights.norm("output_norm", h.n_embd, h.eps)
@@ -104,7 +98,7 @@ class Eagle3Block:
     """Attention of normed rows, then a feed-forward layer."""
 
     def __init__(
-        self, hparams: Hparams, weights: Weights, mixer: SelfAttention, block: int
+        self, hparams: Hparams, weights: Weights, mixer: SelfAttention | Mla, block: int
     ) -> None:
         h, self.mixer = hparams, mixer
         self.attn_norm, self.ffn_norm = (
@@ -115,6 +109,21 @@ class Eagle3Block:
     def __call__(self, ops: Ops, a: Packed, x: Rows, step: Step, state: State) -> Rows:
         x = self.mixer(ops, a, x, step, state)
         return self.ffn(ops, ops.norm(x, self.ffn_norm), x)
+
+
+def _attention(
+    h: Hparams, weights: Weights, layout: Layout, window: int, n_in: int
+) -> SelfAttention | Mla:
+    """Training pairs tokens with the features of the one before: the first token has no row."""
+    scope = weights.scope(f"blk.{layout.block}")
+    if scope.has("attn_kv_a_mqa"):
+        rope, scale = latent_rope(weights, LatentSizes.from_keys(weights.file, h))
+        return Mla(h, scope, layout, rope, scale, n_in=n_in, hides_first=True)
+    rope = build_rope(
+        scope if scope.has("rope_freqs") else weights, h.key_dim, RopePairs.NEIGHBOURS
+    )
+    traits = AttentionTraits(head_norms=None, window=window, hides_first=True)
+    return SelfAttention(h, scope, layout, rope, traits, n_in=n_in)
 
 
 def _feature_norms(weights: Weights, h: Hparams, n_taps: int, width: int) -> list[Norm]:

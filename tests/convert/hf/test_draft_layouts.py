@@ -36,7 +36,7 @@ from support.draft_checkpoints import (
     H,
     build_draft_checkpoint,
 )
-from support.eagle3_files import Kind, write_eagle3
+from support.eagle3_files import LATENT, PLAIN_DIM, Q_RANK, ROPE_DIM, Kind, write_eagle3
 from support.hub import serve_hub
 from support.running import random_tokens
 from support.tiny_models import build_tiny
@@ -301,10 +301,13 @@ def undone(rows: NDArray[Any]) -> NDArray[Any]:
 
 
 OF_EAGLE3 = {
-    "fc": "fc", "output_norm": "norm", "output": "lm_head", "token_embd": "embed_tokens",
+    "fc": "fc", "enc.output_norm": "input_norm", "output_norm": "norm", "output": "lm_head",
+    "token_embd": "embed_tokens",
     "attn_norm": "input_layernorm", "attn_norm_2": "hidden_norm",
     "ffn_norm": "post_attention_layernorm", "attn_output": "self_attn.o_proj",
-    **{f"attn_{x}": f"self_attn.{x}_proj" for x in "qkv"},
+    **{f"attn_{x}": f"self_attn.{x}_proj" for x in ("q", "k", "v", "q_a", "q_b")},
+    "attn_q_a_norm": "self_attn.q_a_layernorm", "attn_kv_a_mqa": "self_attn.kv_a_proj_with_mqa",
+    "attn_kv_a_norm": "self_attn.kv_a_layernorm",
     **{f"attn_{x}_norm": f"self_attn.{x}_norm" for x in "qk"},
     **{f"ffn_{x}": f"mlp.{x}_proj" for x in ("gate", "up", "down")},
 }  # fmt: skip
@@ -336,6 +339,7 @@ def drafts_with(target: Path, drafter: Path) -> tuple[list[int], int, int]:
         Kind(norm_before_residual=True, own_embedding=True),
         Kind(fc_norm=True, norm_output=True, window=12),
         Kind(n_taps=2, n_layers=2, head_norms=True),
+        Kind(is_latent=True, norm_before_fc=True),
     ],
 )
 def test_the_same_file_as_one_that_was_made_directly(kind: Kind, tmp_path: Path) -> None:
@@ -346,9 +350,14 @@ def test_the_same_file_as_one_that_was_made_directly(kind: Kind, tmp_path: Path)
     for name, value in direct.tensors.items():
         is_turned = name.split(".")[-2] in ("attn_q", "attn_k", "attn_q_norm", "attn_k_norm")
         rows = value.astype(np.float32)
-        arrays[as_stored(name)] = undone(rows) if is_turned else rows
+        if not name.endswith(("attn_k_b.weight", "attn_v_b.weight")):
+            arrays[as_stored(name)] = undone(rows) if is_turned else rows
     assert direct.d2t is not None
     arrays["d2t"] = direct.d2t - np.arange(len(direct.d2t))
+    if kind.is_latent:
+        k_b, v_b = (direct.tensors[f"blk.0.attn_{x}_b.weight"] for x in "kv")
+        both = np.concatenate([k_b.swapaxes(1, 2), v_b], axis=1)  # of each head
+        arrays["layers.0.self_attn.kv_b_proj.weight"] = both.reshape(-1, LATENT).astype(np.float32)
     config = {
         "architectures": ["LlamaForCausalLMEagle3"], "model_type": "llama", "hidden_size": 64,
         "num_hidden_layers": kind.n_layers, "num_attention_heads": H, "num_key_value_heads": HK,
@@ -360,7 +369,15 @@ def test_the_same_file_as_one_that_was_made_directly(kind: Kind, tmp_path: Path)
         "eagle_config": {"return_hidden_post_norm": kind.norm_output, "fc_norm": kind.fc_norm},
         "sliding_window": kind.window or None,
         "layer_types": ["sliding_attention" if kind.window else "full_attention"] * kind.n_layers,
+        "norm_before_fc": kind.norm_before_fc,
     }  # fmt: skip
+    if kind.is_latent:
+        config |= {
+            "architectures": ["Eagle3DeepseekV2ForCausalLM"], "model_type": "kimi_k2",
+            "num_key_value_heads": H, "q_lora_rank": Q_RANK, "kv_lora_rank": LATENT,
+            "qk_nope_head_dim": PLAIN_DIM, "qk_rope_head_dim": ROPE_DIM, "v_head_dim": D,
+        }  # fmt: skip
+        del config["head_dim"]
     folder = tmp_path / "checkpoint"
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps(config))

@@ -45,6 +45,7 @@ KINDS = {
     "one tap": Kind(n_taps=1, norm_before_fc=True),
     "two layers": Kind(n_layers=2, norm_output=True, window=16),
     "the target's head": Kind(n_head=0),
+    "latent": Kind(is_latent=True),
     "narrow": Kind(width=32, own_embedding=True),
 }
 OPTIONS = replace(SPEC, types=("eagle3",))

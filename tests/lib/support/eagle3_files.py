@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 from .drafter_files import BASE, EPS, Doubles, draw, draw_d2t, facts_of, rms, write_drafter
 
 H, HK, D, F = 4, 2, 16, 48
+PLAIN_DIM, ROPE_DIM, LATENT, Q_RANK = 8, 8, 24, 20  # of attention over latent vectors
 N_END = 2  # tokens at the vocabulary's end that end a text, and are not drafted
 
 
@@ -31,9 +33,11 @@ class Kind:
     head_norms: bool = False
     fc_norm: bool = False  # EAGLE-3.1: a norm for each tap
     norm_output: bool = False  # EAGLE-3.1: drafted rows go on behind the last norm
+    is_latent: bool = False  # MLA, as in drafters for DeepSeek's models and Kimi's
 
 
 PLAIN = Kind()
+Weight = Callable[[str], Doubles]
 
 
 @dataclass
@@ -83,6 +87,13 @@ def write_eagle3(
         "norm_before_residual": kind.norm_before_residual, "norm_before_fc": kind.norm_before_fc,
         "vocab_size": n_vocab,
     }  # fmt: skip
+    if kind.is_latent:
+        meta |= {
+            "attention.head_count_kv": 1, "attention.key_length": LATENT + ROPE_DIM,
+            "attention.value_length": LATENT, "attention.kv_lora_rank": LATENT,
+            "attention.q_lora_rank": Q_RANK, "attention.key_length_mla": PLAIN_DIM + ROPE_DIM,
+            "attention.value_length_mla": D, "rope.dimension_count": ROPE_DIM,
+        }  # fmt: skip
     if kind.fc_norm:
         meta["fc_norm"] = True
     if kind.norm_output:
@@ -109,6 +120,18 @@ def _block_shapes(block: int, width: int, kind: Kind) -> dict[str, tuple[int, ..
         "ffn_up": (F, width),
         "ffn_down": (width, F),
     }
+    if kind.is_latent:
+        for name in ("attn_q", "attn_k", "attn_v"):
+            del shapes[name]
+        shapes |= {
+            "attn_q_a": (Q_RANK, n_in),
+            "attn_q_a_norm": (Q_RANK,),
+            "attn_q_b": (H * (PLAIN_DIM + ROPE_DIM), Q_RANK),
+            "attn_kv_a_mqa": (LATENT + ROPE_DIM, n_in),
+            "attn_kv_a_norm": (LATENT,),
+            "attn_k_b": (H, LATENT, PLAIN_DIM),
+            "attn_v_b": (H, D, LATENT),
+        }
     if kind.head_norms:
         shapes |= {"attn_q_norm": (D,), "attn_k_norm": (D,)}
     return {f"blk.{block}.{name}.weight": shape for name, shape in shapes.items()}
@@ -172,13 +195,8 @@ class Definition:
         def weight(name: str) -> Doubles:
             return self.t[f"blk.{block}.{name}.weight"]
 
-        q, k, v = (
-            (entering @ weight(name).T).reshape(n, -1, D) for name in ("attn_q", "attn_k", "attn_v")
-        )
-        if self.kind.head_norms:
-            q, k = rms(q, weight("attn_q_norm")), rms(k, weight("attn_k_norm"))
-        k, v = (np.repeat(each, H // HK, axis=1) for each in (_rotate(k, positions), v))
-        scores = np.einsum("qhd,khd->hqk", _rotate(q, positions), k) / D**0.5
+        q, k, v = (self._latent if self.kind.is_latent else self._grouped)(weight, entering)
+        scores = np.einsum("qhd,khd->hqk", q, k) / D**0.5
         behind = positions[:, None] - positions
         is_hidden = behind < 0
         if self.kind.window:
@@ -193,10 +211,34 @@ class Definition:
         out: Doubles = y + (gate / (1 + np.exp(-gate)) * up) @ weight("ffn_down").T
         return out
 
+    def _grouped(self, weight: Weight, entering: Doubles) -> tuple[Doubles, Doubles, Doubles]:
+        n, positions = len(entering), np.arange(1, len(entering) + 1)
+        q, k, v = (
+            (entering @ weight(name).T).reshape(n, -1, D) for name in ("attn_q", "attn_k", "attn_v")
+        )
+        if self.kind.head_norms:
+            q, k = rms(q, weight("attn_q_norm")), rms(k, weight("attn_k_norm"))
+        k, v = (np.repeat(each, H // HK, axis=1) for each in (_rotate(k, positions), v))
+        return _rotate(q, positions), k, v
+
+    def _latent(self, weight: Weight, entering: Doubles) -> tuple[Doubles, Doubles, Doubles]:
+        """Keys and values of each head, made from the latent vectors."""
+        n, positions = len(entering), np.arange(1, len(entering) + 1)
+        low = rms(entering @ weight("attn_q_a").T, weight("attn_q_a_norm"))
+        q = (low @ weight("attn_q_b").T).reshape(n, H, -1)
+        q = np.concatenate([q[..., :PLAIN_DIM], _rotate(q[..., PLAIN_DIM:], positions)], axis=2)
+        cells = entering @ weight("attn_kv_a_mqa").T
+        latents = rms(cells[:, :LATENT], weight("attn_kv_a_norm"))
+        turned = _rotate(cells[:, None, LATENT:], positions)
+        plain = np.einsum("tl,hlp->thp", latents, weight("attn_k_b"))
+        k = np.concatenate([plain, np.repeat(turned, H, axis=1)], axis=2)
+        return q, k, np.einsum("tl,hvl->thv", latents, weight("attn_v_b"))
+
 
 def _rotate(x: Doubles, positions: NDArray[np.int64]) -> Doubles:
     """Neighbouring elements turn together."""
-    angles = positions[:, None] * BASE ** (-np.arange(0, D, 2) / D)
+    width = x.shape[-1]
+    angles = positions[:, None] * BASE ** (-np.arange(0, width, 2) / width)
     cos, sin = np.cos(angles)[:, None], np.sin(angles)[:, None]
     even, odd = x[..., ::2], x[..., 1::2]
     out = np.empty_like(x)

@@ -72,8 +72,8 @@ class AttentionShape(Struct, frozen=True):
         return cls(
             n_heads=a.n_heads, n_kv_heads=1, key_dim=padded, value_dim=a.latent, n_rot=0,
             pairs=a.rope.pairs, gated=False, q_eps=None, k_eps=None, v_eps=None, scale=a.scale,
-            window=0, hides_first=False, causal=True, sinks=False, cap=0.0, head_gates=False,
-            value_scale=1.0,
+            window=0, hides_first=a.hides_first, causal=True, sinks=False, cap=0.0,
+            head_gates=False, value_scale=1.0,
             source=KvSource.SHARED, q_width=a.n_heads * padded, k_width=0,
             width=a.n_heads * padded, page_len=page_len, key_type=KvType.F16,
             value_type=KvType.F16, is_latent=True,

@@ -24,6 +24,9 @@ WRITERS: dict[str, Callable[[Path, Path], Any]] = {
     "eagle3": lambda path, target: write_eagle3(
         path, target, Kind(n_head=3, norm_before_residual=True)
     ),
+    "eagle3 of latents": lambda path, target: write_eagle3(
+        path, target, Kind(n_head=3, is_latent=True)
+    ),
     "dflash": lambda path, target: write_dflash(path, target, DFlashKind(n_head=3, window=9)),
     "dflash2": lambda path, target: write_dflash(
         path, target, DFlashKind(n_head=8, kernel=3, top_k=4)
@@ -43,7 +46,7 @@ def test_drafts_and_text(name: str, tiny: Callable[..., Any], tmp_path: Path, sh
     params = GenerateParams(
         SamplingParams(temperature=0.0, logit_bias=bias), max_tokens=24, ignore_eos=True
     )
-    kind = "eagle3" if name == "eagle3" else "dflash"
+    kind = "eagle3" if name.startswith("eagle3") else "dflash"
     spec = SpecOptions(types=(kind,), draft_n_max=3, fixed=True)
     prompt, found = random_tokens(12, seed=4, n_vocab=N_VOCAB), []
     for device in ("cuda", "torch"):
