@@ -58,9 +58,9 @@ def images_line(runtime: Runtime, n: int) -> str:
 
 
 def idle_lines(runtime: Runtime, stats: Stats) -> list[str]:
-    """Return a line for each drafter that was loaded and hardly drafted, with the reason."""
+    """Return a line for each drafter that hardly drafted, with the reason."""
     idle = runtime.idle_drafters(stats.steps, stats.by_source)
-    return [f"idle       {name}: {outlook.describe()}" for name, outlook in idle.items()]
+    return [f"idle       {name}: {reason}" for name, reason in idle.items()]
 
 
 def turn_line(answer: PrintedAnswer) -> str:

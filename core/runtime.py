@@ -34,8 +34,8 @@ from .speculation.composite import CompositeSpeculator
 from .speculation.draft_file import DraftFile, draft_budget
 from .speculation.drafter_results import ResultFile
 from .speculation.interface import Speculator
-from .speculation.options import FROM_FILES, MTP, NO_SPECULATION, SpecOptions
-from .speculation.rounds import Outlook, Policy
+from .speculation.options import AUTO, FROM_FILES, MTP, NO_SPECULATION, SpecOptions
+from .speculation.rounds import Policy
 from .speculation.setting import LoadedModel, Setting
 from .speculation.token_counts import TokenCounts
 from .state.budget import MemoryBudget, make_budget
@@ -211,19 +211,32 @@ class Runtime:
             self._policy = speculator.policy
         return self.new_engine(budget, speculator)
 
-    def idle_drafters(self, steps: int, by_source: Mapping[str, SourceStats]) -> dict[str, Outlook]:
-        """Return the drafters that were loaded and hardly used in so many steps, and what the
-        policy expects of each."""
-        found: dict[str, Outlook] = {}
-        if self._policy is None or steps < IDLE_STEPS:
-            return found
-        for name in FROM_FILES:
-            source = by_source.get(name)
-            is_used = source is not None and source.drafted * IDLE_SHARE > steps
-            outlook = self._policy.outlook(name) if name in self.spec_types else None
-            if outlook is not None and not is_used:
-                found[name] = outlook
+    def idle_drafters(self, steps: int, by_source: Mapping[str, SourceStats]) -> dict[str, str]:
+        """Return the drafters that hardly drafted in so many steps, each with the reason: those
+        that were named, and after some steps all that were loaded."""
+        found = {}
+        files = {each.drafter for each in self.draft_files if not each.is_companion}
+        named = files if AUTO in self.spec.types else {*self.spec_types}
+        for name in self.spec_types if steps else ():
+            drafted = by_source[name].drafted if name in by_source else 0
+            if drafted * IDLE_SHARE > steps:
+                continue
+            outlook = None
+            if name in FROM_FILES and steps >= IDLE_STEPS and self._policy is not None:
+                outlook = self._policy.outlook(name)
+            if outlook is not None:
+                found[name] = outlook.describe()
+            elif name in named and not drafted:
+                found[name] = self._why_nothing(name, steps)
         return found
+
+    def _why_nothing(self, name: str, steps: int) -> str:
+        """Why a drafter of which nothing was measured has drafted nothing."""
+        if name not in FROM_FILES:
+            return "nothing before in the text went on in a way that could be drafted"
+        if self.spec.draft_n_max == 0:
+            return "spec-draft-n-max is 0"
+        return f"it was not tried in {steps} step{'s' * (steps != 1)}"
 
     def logits(self, token_ids: Tokens[int] | ModelPrompt) -> Floats:
         """Return the logits of every row of one fresh sequence, (T, V)."""

@@ -41,6 +41,7 @@ SLEEPING = "sleeping"  # the model is not in memory, or is being loaded again
 MAX_FAILURES: Final = 3  # failed steps in a row until the engine counts as dead
 _COMMANDS: Final = 64  # between two steps, so that a burst does not delay running sequences
 _LONGEST_RETRY_S: Final = 60
+_JUDGED_AFTER: Final = 100  # steps, until a drafter counts as idle
 _log: Final = logging.getLogger(__name__)
 T = TypeVar("T")
 
@@ -348,14 +349,14 @@ class Worker:
 
     def _note_idle_drafters(self) -> None:
         """Says of each once in the log why the policy does without it."""
-        if self.loaded is None:
+        if self.loaded is None or self.totals.steps < _JUDGED_AFTER:
             return
-        found = self.loaded.runtime.idle_drafters(self.totals.steps, self.totals.by_source)
-        for name, outlook in found.items():
+        totals, runtime = self.totals, self.loaded.runtime
+        self.idle_drafters = runtime.idle_drafters(totals.steps, totals.by_source)
+        for name, reason in self.idle_drafters.items():
             if name not in self._named_idle:
                 self._named_idle.add(name)
-                _log.warning("the drafter %s is idle: %s", name, outlook.describe())
-        self.idle_drafters = {name: outlook.describe() for name, outlook in found.items()}
+                _log.warning("the drafter %s is idle: %s", name, reason)
 
     def _note_drafter(self, error: Exception) -> None:
         self.totals.drafter_failures += 1

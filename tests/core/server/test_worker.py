@@ -36,7 +36,8 @@ def run(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
 @asynccontextmanager
 async def started(engine: Engine | None = None, **more: Any) -> AsyncIterator[Worker]:
     engine = engine or make_engine()
-    worker = Worker(lambda: Loaded(cast(Runtime, SimpleNamespace()), engine), **more)
+    runtime = cast(Runtime, SimpleNamespace(idle_drafters=lambda _steps, _by_source: {}))
+    worker = Worker(lambda: Loaded(runtime, engine), **more)
     worker.start(lambda: None)
     while worker.state == "loading":
         await asyncio.sleep(0.001)
