@@ -1,6 +1,7 @@
 """Drafters that lie beside a model's file: found without a flag, by what they say of their target.
 
-Whole models are no companions: which of two models is to draft for the other is the user's choice.
+Whole models are no companions, unless LM Studio's or Ollama's files name one: which of two models
+is to draft for the other is the user's choice.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from ..hub_models import DRAFTER_FOLDERS
 from ..models import network_of
 from ..models.drafters import NETWORKS
 from ..models.drafters.foreign_names import in_names_of_today, is_draft_dialect
+from .declared_drafters import declared_drafters
 from .drafter_results import ResultFile
 from .options import AUTO, DRAFT, FROM_FILES, MTP, SpecOptions
 
@@ -34,7 +36,7 @@ class Companion(NamedTuple):
 
 def find_companions(target: GgufFile, options: SpecOptions) -> list[Companion]:
     """One of each kind that the types name, or of each kind there is for `auto`."""
-    kinds = {*FROM_FILES} - {DRAFT}
+    kinds = {*FROM_FILES}
     if AUTO not in options.types:
         kinds &= {*options.types}
     if target.metadata.int("nextn_predict_layers", 0):  # it has a head of its own
@@ -42,9 +44,11 @@ def find_companions(target: GgufFile, options: SpecOptions) -> list[Companion]:
     # What belongs to other models of the folder is of interest where a type was named.
     level = logging.INFO if AUTO in options.types else logging.WARNING
     found: dict[str, list[Companion]] = {}
-    for path in _candidates(target) if kinds else ():
+    declared = [*declared_drafters(target.path)] if kinds else []
+    beside = _candidates(target) if kinds - {DRAFT} else ()
+    for path in dict.fromkeys((*declared, *beside)):
         try:
-            companion = _open(path, target, kinds)
+            companion = _open(path, target, kinds, is_declared=path in declared)
         except NextnError as error:  # of that file: the model runs without it
             logger.log(level, "%s beside the model is not used: %s", path.name, error)
             continue
@@ -53,18 +57,21 @@ def find_companions(target: GgufFile, options: SpecOptions) -> list[Companion]:
     return [_choose(companions, target) for companions in found.values()]
 
 
-def _open(path: Path, target: GgufFile, kinds: Collection[str]) -> Companion | None:
+def _open(
+    path: Path, target: GgufFile, kinds: Collection[str], *, is_declared: bool
+) -> Companion | None:
     """None for a file of another kind. Raises a NextnError for one that does not fit."""
     opened = open_gguf(path)
     try:
         file = in_names_of_today(opened).file
-        kind = network_of(file)
+        kind = network_of(file) or (DRAFT if is_declared else None)
         if kind is None or kind not in kinds:
             opened.close()
             return None
-        if why := _misfit(file, target):
+        if kind != DRAFT and (why := _misfit(file, target)):
             raise ModelError(f"{file.label}: {why}")
-        return Companion(kind, file, check_vocabulary(file) > 0, _names(file, target))
+        is_for_it = is_declared or _names(file, target)
+        return Companion(kind, file, check_vocabulary(file) > 0, is_for_it)
     except NextnError:
         opened.close()
         raise
