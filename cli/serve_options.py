@@ -49,10 +49,12 @@ class ListenOptions:
     insecure: bool = flag("--insecure", "Access from other machines without a key.")
     cors_origins: str | None = flag(
         "--cors-origins A,B",
-        "Origins of web pages that may send requests, besides this machine's; *: all.",
+        "Origins of web pages that may send requests, besides this machine's; app://*: all of a "
+        "scheme; *: all.",
     )
     allowed_hosts: str | None = flag(
-        "--allowed-hosts A,B", "Host names under which a proxy reaches this server."
+        "--allowed-hosts A,B",
+        "Names under which proxies or containers reach this server, as host.docker.internal.",
     )
     ssl_key_file: Path | None = flag("--ssl-key-file FILE", "Private key, for HTTPS.")
     ssl_cert_file: Path | None = flag("--ssl-cert-file FILE", "Certificate of --ssl-key-file.")

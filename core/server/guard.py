@@ -14,10 +14,12 @@ from ..speculation.owners import owner_name
 from .api_errors import ApiError
 from .replies import error_response
 from .request_bodies import SharedBody
-from .settings import ServerSettings
+from .settings import ANY_ORIGIN, ServerSettings
+from .web_origins import WEB_SCHEMES, host_name, is_local, split_origin
 
 PUBLIC: Final = frozenset(("/health", "/v1/health"))
 OWNER: Final = "spec.owner"  # in the scope: whose request it is
+_READING: Final = ("GET", "HEAD")
 _METHODS: Final = b"GET, POST, DELETE, OPTIONS"
 _MAX_KEY: Final = 4096  # characters
 
@@ -43,29 +45,51 @@ class Guard:
             return
         headers = Headers(scope=scope)
         origin = headers.get("origin")
-        allowed = origin is not None and self._settings.knows_origin(origin)
-        if allowed and origin is not None:
+        is_readable = origin is not None and self._settings.knows_origin(origin)
+        if is_readable and origin is not None:
             send = _with_cors(send, origin)
-        if scope["method"] == "OPTIONS" and origin is not None:
-            await _preflight(headers, allowed, scope, receive, send)
-            return
         try:
             self._check(scope, headers)
         except ApiError as error:
             await error_response(error, scope["path"])(scope, receive, send)
             return
+        if _is_preflight(scope, headers):
+            await _preflight(headers, is_readable, scope, receive, send)
+            return
         await self._app(scope, receive, send)
 
     def _check(self, scope: Scope, headers: Headers) -> None:
-        host = headers.get("host", "")
+        host, path = headers.get("host", ""), scope["path"]
         if not self._settings.knows_host(host):
-            raise ApiError(
-                403, f"this server is not called {host!r:.80}: see --allowed-hosts", kind=None
-            )
-        if scope["path"] in self._public:
+            raise _unknown_name(host)
+        is_upgrade = "websocket" in headers.get("upgrade", "").lower()
+        if path in self._public and scope["method"] in _READING and not is_upgrade:
             return
-        if self._keys:
+        if self._keys and not _is_preflight(scope, headers):
+            # A key in a header is proof enough: a browser never adds it to a foreign page's
+            # request by itself, and lets the page do so only after a preflight, refused below.
             scope[OWNER] = self._owner(headers)
+        else:
+            self._check_page(headers, host)
+        if is_upgrade:
+            raise ApiError(400, "this server has no websockets")
+
+    def _check_page(self, headers: Headers, host: str) -> None:
+        """Refuses what a web page of another site has sent. That its browser withholds the answer
+        is not enough: simple requests are carried out without a preflight."""
+        settings, origin = self._settings, headers.get("origin")
+        if ANY_ORIGIN in settings.cors_origins:
+            return
+        if origin is None:
+            site = headers.get("sec-fetch-site")
+            # Other ports of one host are the same site: of this machine, they may.
+            is_near = site == "same-site" and is_local(host_name(host), addresses=False)
+            if site in ("cross-site", "same-site") and not is_near:
+                raise ApiError(
+                    403, "this request comes from a page of another site: see --cors-origins"
+                )
+        elif not settings.knows_origin(origin) and not settings.is_own_page(origin, host):
+            raise _foreign_page(origin, host)
 
     def _owner(self, headers: Headers) -> str:
         given = headers.get("x-api-key", "")
@@ -79,6 +103,27 @@ class Guard:
         if not owner:
             raise ApiError(401, "Invalid API Key")
         return owner
+
+
+def _is_preflight(scope: Scope, headers: Headers) -> bool:
+    return scope["method"] == "OPTIONS" and "origin" in headers
+
+
+def _unknown_name(host: str) -> ApiError:
+    name = host_name(host)
+    hint = f": --allowed-hosts {name} permits it" if name else ""
+    return ApiError(403, f"this server is not called {host!r:.80}{hint}", kind=None)
+
+
+def _foreign_page(origin: str, host: str) -> ApiError:
+    scheme, authority = split_origin(origin)
+    if scheme in WEB_SCHEMES and authority == host.lower():
+        return _unknown_name(host)
+    if not scheme:
+        message = "pages that hide where they are from may not use this server: see --cors-origins"
+    else:
+        message = f"pages of {origin!r:.100} may not use this server: see --cors-origins"
+    return ApiError(403, message)
 
 
 def _digest(key: str) -> bytes:
@@ -105,12 +150,12 @@ def _with_cors(send: Send, origin: str) -> Send:
 
 
 async def _preflight(
-    headers: Headers, allowed: bool, scope: Scope, receive: Receive, send: Send
+    headers: Headers, is_readable: bool, scope: Scope, receive: Receive, send: Send
 ) -> None:
     from starlette.responses import Response
 
     response = Response(status_code=200)
-    if allowed:  # without these headers a browser sends nothing
+    if is_readable:  # without these headers a browser sends nothing
         wanted = headers.get("access-control-request-headers", "*")
         response.raw_headers += [
             (b"Access-Control-Allow-Methods", _METHODS),

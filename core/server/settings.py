@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 from pathlib import Path
 from typing import Final, Literal, get_args
 
@@ -10,13 +9,13 @@ from msgspec import Struct, field
 
 from ..errors import ConfigError
 from ..sampling.params import SamplingParams
+from .web_origins import WEB_SCHEMES, host_name, is_local, is_loopback, is_private, split_origin
 
 LOCALHOST: Final = "127.0.0.1"
 ANY_ORIGIN: Final = "*"
 # Reasoning stays in the content; goes to `reasoning_content` (`auto` too); or is in both.
 ReasoningFormat = Literal["none", "auto", "deepseek", "deepseek-legacy"]
 REASONING_FORMATS: Final = get_args(ReasoningFormat)
-_LOCAL_NAMES: Final = ("localhost", "localhost.localdomain")
 
 
 class ServerSettings(Struct, frozen=True):
@@ -62,6 +61,12 @@ class ServerSettings(Struct, frozen=True):
                 f"--host {public} can be reached by other machines: give an --api-key, or "
                 "--insecure if everybody who can reach it may use it"
             )
+        for origin in self.cors_origins:
+            if origin != ANY_ORIGIN and not split_origin(origin)[0]:
+                raise ConfigError(
+                    f"--cors-origins {origin!r:.100} is no origin: give scheme://host[:port], "
+                    "scheme://* for all of a scheme, or * for all pages"
+                )
         if self.reasoning_format not in REASONING_FORMATS:
             raise ConfigError(
                 f"--reasoning-format {self.reasoning_format!r:.60} is none of "
@@ -75,40 +80,23 @@ class ServerSettings(Struct, frozen=True):
         (DNS rebinding) sends its own name."""
         if self.api_keys or not all(map(is_loopback, self.hosts)):
             return True
-        name = _name_of(host)
-        return is_local(name) or name in (*self.hosts, *self.allowed_hosts)
+        name = host_name(host)
+        return is_local(name) or self._names(name)
 
     def knows_origin(self, origin: str) -> bool:
-        if ANY_ORIGIN in self.cors_origins or origin in self.cors_origins:
+        """Returns whether web pages of this origin may read what the server says."""
+        scheme, authority = split_origin(origin)
+        if {ANY_ORIGIN, origin, f"{scheme}://*"} & set(self.cors_origins):
             return True
-        scheme, _, host = origin.partition("://")
-        return scheme in ("http", "https") and is_local(_name_of(host), addresses=False)
+        return scheme in WEB_SCHEMES and is_local(host_name(authority), addresses=False)
 
+    def is_own_page(self, origin: str, host: str) -> bool:
+        """Returns whether an origin is the address that the request was sent to. Under a public
+        name that would be so of DNS rebinding, too, where `knows_host` lets every name pass."""
+        scheme, authority = split_origin(origin)
+        name = host_name(host)
+        is_same = scheme in WEB_SCHEMES and authority == host.lower()
+        return is_same and (is_private(name) or self._names(name))
 
-def is_loopback(host: str) -> bool:
-    if host in _LOCAL_NAMES:
-        return True
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
-
-
-def is_local(name: str, *, addresses: bool = True) -> bool:
-    """Returns whether this is a name of this machine. `addresses`: or any IP address, which DNS
-    rebinding cannot use."""
-    if name in _LOCAL_NAMES or name.endswith(".localhost"):
-        return True
-    try:
-        address = ipaddress.ip_address(name)
-    except ValueError:
-        return False
-    return addresses or address.is_loopback
-
-
-def _name_of(host: str) -> str:
-    """Without the port."""
-    host = host.strip().lower()
-    if host.startswith("["):
-        return host[1:].partition("]")[0]
-    return host.partition(":")[0]
+    def _names(self, name: str) -> bool:
+        return bool(name) and name in (*self.hosts, *self.allowed_hosts)

@@ -53,10 +53,11 @@ def test_origins(guarded: Server) -> None:
     for origin, allowed in (
         ("https://a.example", True), ("http://localhost:3000", True), ("http://127.0.0.1", True),
         ("https://evil.example", False), ("null", False), ("https://a.example.evil", False),
-        ("http://192.168.0.7", False),
+        ("http://192.168.0.7", False), ("http://localhost.evil.example", False),
+        ("http://[::1].evil.example", False), ("http://localhost:99999", False),
     ):  # fmt: skip
         status, _, response = guarded.request("OPTIONS", "/v1/models", Origin=origin)
-        assert status == 200  # what is not allowed has none of the headers below
+        assert status == (200 if allowed else 403)
         methods = response.getheader("Access-Control-Allow-Methods")
         assert methods == ("GET, POST, DELETE, OPTIONS" if allowed else None)
         assert response.getheader("Access-Control-Allow-Origin") == (origin if allowed else None)
@@ -68,8 +69,17 @@ def test_hosts(server: Server) -> None:
     for host, status in (
         ("localhost:8080", 200), ("127.0.0.1", 200), ("[::1]:80", 200), ("my.localhost", 200),
         ("evil.example", 403), ("localhost.evil.example", 403), ("10.0.0.1:80", 200),
+        ("127.0.0.1.evil.example", 403), ("[::1].evil.example", 403), ("[::1", 403), ("", 403),
+        ("evil.example:80@localhost", 403), ("localhost:80@evil.example", 403),
+        ("localhost:0", 403), ("localhost:65536", 403), ("localhost:80:80", 403), ("[zz]", 403),
     ):  # fmt: skip
         assert server.request("GET", "/health", Host=host)[0] == status, host
+
+
+def test_the_refusal_of_a_name_tells_the_flag(server: Server) -> None:
+    status, told, _ = server.request("GET", "/props", Host="host.docker.internal:8080")
+    assert status == 403
+    assert "--allowed-hosts host.docker.internal permits it" in told["error"]["message"]
 
 
 def test_settings_that_would_let_anybody_in() -> None:
@@ -82,6 +92,20 @@ def test_settings_that_would_let_anybody_in() -> None:
         assert not ServerSettings(hosts=(host,)).knows_host("anything.example")
     assert ServerSettings(allowed_hosts=("proxy",)).knows_host("proxy:8080")
     assert ServerSettings(cors_origins=("*",)).knows_origin("https://evil.example")
+
+
+def test_origins_of_apps() -> None:
+    apps = ServerSettings(cors_origins=("vscode-webview://*", "app://obsidian.md", "file://*"))
+    for origin, allowed in (
+        ("vscode-webview://1kq3v8", True), ("vscode-webview://", True), ("vscode-file://x", False),
+        ("app://obsidian.md", True), ("app://evil", False), ("file://", True), ("null", False),
+        ("http://vscode-webview", False), ("https://evil.example/vscode-webview://x", False),
+        ("tauri://localhost", False), ("http://tauri.localhost", True),
+    ):  # fmt: skip
+        assert apps.knows_origin(origin) is allowed, origin
+    for origin in ("null", "a.example", "https://a.example/", "https://a.example/x", "://*", ""):
+        with pytest.raises(ConfigError, match="is no origin"):
+            ServerSettings(cors_origins=(origin,))
 
 
 def test_owners_differ_and_are_no_keys() -> None:
