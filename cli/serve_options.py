@@ -45,7 +45,9 @@ class ListenOptions:
     api_key: list[str] | None = flag(
         "--api-key A,B", "Keys, one of which every request needs (or SPEC_API_KEY)."
     )
-    api_key_file: Path | None = flag("--api-key-file FILE", "File of keys, one on each line.")
+    api_key_file: Path | None = flag(
+        "--api-key-file FILE", "File of keys, one a line; # begins comments."
+    )
     insecure: bool = flag("--insecure", "Access from other machines without a key.")
     cors_origins: str | None = flag(
         "--cors-origins A,B",
@@ -263,7 +265,7 @@ def read_keys(listen: ListenOptions) -> tuple[str, ...]:
     keys = [key for text in given for key in _parts(text)]
     if listen.api_key_file is not None:
         lines = listen.api_key_file.read_text(encoding="utf-8").splitlines()
-        found = [line.strip() for line in lines if line.strip()]
+        found = [key for line in lines if (key := line.strip()) and not key.startswith("#")]
         if not found:
             raise typer.BadParameter(f"--api-key-file: {listen.api_key_file} holds no key")
         keys += found

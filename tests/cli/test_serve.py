@@ -155,9 +155,15 @@ def test_what_is_wrong_with_the_model(real_spec: Run, tmp_path: Path) -> None:
 
 def test_keys_from_files_and_the_environment(tmp_path: Path) -> None:
     keys = tmp_path / "keys"
-    keys.write_text("one\n\n two \n")
+    keys.write_text("# of us\none\n\n two \n  #three\n")
     with serving("--api-key-file", str(keys), "--alias", "mine,other") as (_, port):
-        for key, status in (("one", 200), ("two", 200), ("", 401), ("three", 401)):
+        for key, status in (
+            ("one", 200),
+            ("two", 200),
+            ("", 401),
+            ("#three", 401),
+            ("# of us", 401),
+        ):
             connection = http.client.HTTPConnection("127.0.0.1", port, timeout=HANGS_S)
             connection.request("GET", "/v1/models", headers={"Authorization": f"Bearer {key}"})
             response = connection.getresponse()
