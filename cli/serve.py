@@ -26,6 +26,7 @@ from .serve_options import (
     LimitOptions,
     ListenOptions,
     TemplateOptions,
+    access_warnings,
     build_settings,
     open_listeners,
     share_context,
@@ -88,8 +89,8 @@ def serve(  # noqa: PLR0913 - groups of flags
     projector = projector.beside(model, output)
     if warning := warning_of(speculation):
         output.remark(warning)
-    if cache.warning:
-        output.remark(cache.warning)
+    for line in (*access_warnings(settings), *([cache.warning] if cache.warning else ())):
+        output.remark(line)
     if speculation.corpus is not None and len(settings.api_keys) > 1:
         output.remark("--spec-corpus: what one API key's requests add is drafted for all keys")
     recipe = ServedModel(

@@ -234,6 +234,22 @@ def build_settings(
         )
 
 
+def access_warnings(settings: ServerSettings) -> list[str]:
+    """What lets more clients in than an operator may think."""
+    from ..core.server.settings import ANY_ORIGIN
+
+    found: list[str] = []
+    if settings.api_keys:
+        return found
+    if (host := settings.public_host) is not None:
+        found.append(f"--insecure: every machine that reaches {host} may use this server")
+    if ANY_ORIGIN in settings.cors_origins:
+        found.append(
+            "--cors-origins *: every web page in a browser of this machine may use this server"
+        )
+    return found
+
+
 def share_context(place: PlaceOptions, listen: ListenOptions) -> PlaceOptions:
     """With the context of one sequence, which --parallel sequences have --ctx-size for."""
     if listen.parallel < 2 or listen.kv_unified or not place.ctx_size:

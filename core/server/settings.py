@@ -55,11 +55,10 @@ class ServerSettings(Struct, frozen=True):
     replicas: int = 1
 
     def __post_init__(self) -> None:
-        public = next((host for host in self.hosts if not is_loopback(host)), None)
-        if public is not None and not (self.api_keys or self.is_open):
+        if self.public_host is not None and not (self.api_keys or self.is_open):
             raise ConfigError(
-                f"--host {public} can be reached by other machines: give an --api-key, or "
-                "--insecure if everybody who can reach it may use it"
+                f"--host {self.public_host} can be reached by other machines: give an --api-key, "
+                "or --insecure if everybody who can reach it may use it"
             )
         for origin in self.cors_origins:
             if origin != ANY_ORIGIN and not split_origin(origin)[0]:
@@ -75,10 +74,15 @@ class ServerSettings(Struct, frozen=True):
         if (self.ssl_key is None) != (self.ssl_cert is None):
             raise ConfigError("--ssl-key-file and --ssl-cert-file need each other")
 
+    @property
+    def public_host(self) -> str | None:
+        """The first address that other machines may reach."""
+        return next((host for host in self.hosts if not is_loopback(host)), None)
+
     def knows_host(self, host: str) -> bool:
         """Returns whether a Host header is allowed. A web page whose name resolves to our address
         (DNS rebinding) sends its own name."""
-        if self.api_keys or not all(map(is_loopback, self.hosts)):
+        if self.api_keys or self.public_host is not None:
             return True
         name = host_name(host)
         return is_local(name) or self._names(name)
