@@ -15,6 +15,7 @@ _KINDS: Final = {
     408: "timeout_error",
     413: "invalid_request_error",
     415: "invalid_request_error",
+    431: "invalid_request_error",
     500: "server_error",
     501: "not_supported_error",
     503: "unavailable_error",
@@ -74,6 +75,10 @@ class UnavailableError(NextnError):
 
 def not_supported(what: str) -> ApiError:
     return ApiError(501, f"{what} is not supported by this server")
+
+
+def headers_too_large(limit: int) -> ApiError:
+    return ApiError(431, f"the headers are larger than {limit} bytes")
 
 
 def api_error(error: BaseException) -> ApiError:

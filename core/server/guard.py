@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ..speculation.owners import owner_name
-from .api_errors import ApiError
+from .api_errors import ApiError, headers_too_large
 from .replies import error_response
 from .request_bodies import SharedBody
 from .settings import ANY_ORIGIN, ServerSettings
@@ -21,6 +21,7 @@ PUBLIC: Final = frozenset(("/health", "/v1/health"))
 OWNER: Final = "spec.owner"  # in the scope: whose request it is
 _READING: Final = ("GET", "HEAD")
 _METHODS: Final = b"GET, POST, DELETE, OPTIONS"
+_BETWEEN: Final = 4  # bytes around a name and its value
 _MAX_KEY: Final = 4096  # characters
 
 
@@ -59,6 +60,7 @@ class Guard:
         await self._app(scope, receive, send)
 
     def _check(self, scope: Scope, headers: Headers) -> None:
+        self._check_size(scope)
         host, path = headers.get("host", ""), scope["path"]
         if not self._settings.knows_host(host):
             raise _unknown_name(host)
@@ -73,6 +75,13 @@ class Guard:
             self._check_page(headers, host)
         if is_upgrade:
             raise ApiError(400, "this server has no websockets")
+
+    def _check_size(self, scope: Scope) -> None:
+        """h11 limits what is incomplete; headers that came in one piece pass it at any size."""
+        size = len(scope.get("raw_path", b"")) + len(scope["query_string"])
+        size += sum(len(name) + len(value) + _BETWEEN for name, value in scope["headers"])
+        if size > self._settings.max_header:
+            raise headers_too_large(self._settings.max_header)
 
     def _check_page(self, headers: Headers, host: str) -> None:
         """Refuses what a web page of another site has sent. That its browser withholds the answer

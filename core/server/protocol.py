@@ -4,15 +4,21 @@ requests are read in one turn of the loop."""
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections import deque
 from typing import Any, ClassVar, Final
 
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from .api_errors import headers_too_large
+from .formats import encode
+
 # Requests that are read in one turn of the loop; streams and `/health` are served in between.
 # One takes some 0.5 ms from its bytes to the queue of the engine.
 _AT_ONCE: Final = 8
+_TOO_LARGE: Final = 431
+_LINGER_S: Final = 1.0
 _FIRST: Final = (b"GET /health ", b"GET /v1/health ")
 
 
@@ -54,12 +60,15 @@ class LimitedH11Protocol(H11Protocol):
     read_limiter: ClassVar[ReadLimiter]
     _timer: asyncio.TimerHandle | None = None
     _held: bytes = b""  # received bytes that wait until they may be read
+    _is_refused: bool = False  # what still comes is of no interest
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
         self._expect_headers()
 
     def data_received(self, data: bytes) -> None:
+        if self._is_refused:
+            return
         if self._held:  # read before the pause
             self._held += data
         elif data.startswith(_FIRST) or self.read_limiter.admits():
@@ -82,6 +91,25 @@ class LimitedH11Protocol(H11Protocol):
             self._forget()
         elif self._timer is None:  # the beginning of another request
             self._expect_headers()
+
+    def send_400_response(self, msg: str) -> None:
+        """Called while h11's error is handled, which says when the headers are too large."""
+        error = sys.exception()
+        if getattr(error, "error_status_hint", 400) != _TOO_LARGE:
+            super().send_400_response(msg)
+            return
+        body = encode(headers_too_large(self.config.h11_max_incomplete_event_size or 0).body)
+        headers = [
+            ("Content-Type", "application/json"),
+            ("Content-Length", str(len(body))),
+            ("Connection", "close"),
+        ]
+        response = h11.Response(status_code=_TOO_LARGE, headers=headers)
+        events = (response, h11.Data(data=body), h11.EndOfMessage())
+        self.transport.write(b"".join(self.conn.send(event) or b"" for event in events))
+        # A close while the client still sends would take the response away from it.
+        self._is_refused = True
+        self.loop.call_later(_LINGER_S, self.transport.close)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._forget()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator
 
 import pytest
@@ -80,6 +81,33 @@ def test_the_refusal_of_a_name_tells_the_flag(server: Server) -> None:
     status, told, _ = server.request("GET", "/props", Host="host.docker.internal:8080")
     assert status == 403
     assert "--allowed-hosts host.docker.internal permits it" in told["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("sent", "status"),
+    [
+        ([b"a: " + b"x" * 20_000], 200),
+        ([b"a: " + b"x" * 40_000], 431),
+        ([b"a%d: b" % i for i in range(1_000)], 200),
+        ([b"a%d: b" % i for i in range(8_000)], 431),
+    ],
+)
+@pytest.mark.parametrize("is_whole", [True, False])
+def test_the_size_of_headers(
+    server: Server, sent: list[bytes], status: int, is_whole: bool
+) -> None:
+    """`is_whole`: at once, in one piece; else the last line comes after a pause."""
+    head = b"\r\n".join([b"GET /health HTTP/1.1", b"Host: localhost", b"Connection: close"])
+    head = b"\r\n".join([head, *sent, b"", b""])
+    with socket.create_connection(("127.0.0.1", server.port)) as connection:
+        connection.sendall(head if is_whole else head[:-2])
+        if not is_whole and status == 200:
+            connection.sendall(head[-2:])
+        answer = b""
+        while part := connection.recv(1 << 16):
+            answer += part
+    assert answer.startswith(b"HTTP/1.1 %d" % status), answer
+    assert status == 200 or b"the headers are larger than 32768 bytes" in answer
 
 
 def test_settings_that_would_let_anybody_in() -> None:
