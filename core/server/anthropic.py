@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from ..generation import STOP
 from .answer import Answer
-from .api_errors import not_supported
+from .api_errors import ApiError, unsupported_content
 from .chat_prompt import CONTINUES, ChatPrompt, read_chat_prompt
 from .generation_response import start
 from .guard import owner_of
@@ -111,7 +111,7 @@ def _messages_of(message: BlockMessage) -> list[dict[str, Any]]:
             case "redacted_thinking":
                 continue
             case kind:
-                raise not_supported(f"content of type {kind[:40]!r}")
+                raise unsupported_content(f"content of type {kind[:40]!r}")
     rest: dict[str, Any] = {"role": role, "content": texts}
     if calls:
         rest["tool_calls"] = calls
@@ -127,7 +127,7 @@ def _past_call(block: ContentBlock) -> dict[str, Any]:
 
 def _tool(tool: dict[str, Any]) -> dict[str, Any]:
     if tool.get("type") not in (None, "custom"):
-        raise not_supported(f"tool of type {str(tool.get('type'))[:40]!r}")
+        raise unsupported_content(f"tool of type {str(tool.get('type'))[:40]!r}")
     function = {
         "name": tool.get("name"),
         "description": tool.get("description") or "",
@@ -180,6 +180,9 @@ class MessagesFormat(ReplyBlockFormat):
 
     def close_block(self, block: ReplyBlock) -> bytes:
         return named_event("content_block_stop", {"index": block.place})
+
+    def failure(self, error: ApiError) -> bytes:
+        return named_event("error", error.anthropic_body)
 
     def closing(self, answers: list[Answer]) -> bytes:
         (answer,) = answers

@@ -20,6 +20,15 @@ _KINDS: Final = {
     501: "not_supported_error",
     503: "unavailable_error",
 }
+_ANTHROPIC: Final = "/v1/messages"
+# Where its word is another one.
+_ANTHROPIC_KINDS: Final = {
+    400: "invalid_request_error",
+    413: "request_too_large",
+    500: "api_error",
+    501: "api_error",
+    503: "overloaded_error",
+}
 EXCEEDS: Final = "exceed_context_size_error"
 _MAX_MESSAGE: Final = 1000  # characters: messages quote what was sent
 
@@ -52,8 +61,15 @@ class ApiError(Exception):
         return {"error": error | self.more}
 
     def body_for(self, path: str) -> dict[str, Any]:
-        """In the form of the API that the path is of: Ollama's, or everyone else's."""
-        return {"error": self.message} if path.startswith("/api/") else self.body
+        """In the form of the API that the path is of: Ollama's, Anthropic's, or that of others."""
+        if path.startswith("/api/"):
+            return {"error": self.message}
+        return self.anthropic_body if path.startswith(_ANTHROPIC) else self.body
+
+    @property
+    def anthropic_body(self) -> dict[str, Any]:
+        kind = _ANTHROPIC_KINDS.get(self.status, self.kind)
+        return {"type": "error", "error": {"type": kind, "message": self.message}}
 
     @property
     def headers(self) -> dict[str, str]:
@@ -74,7 +90,13 @@ class UnavailableError(NextnError):
 
 
 def not_supported(what: str) -> ApiError:
+    """Of all requests to a path."""
     return ApiError(501, f"{what} is not supported by this server")
+
+
+def unsupported_content(what: str) -> ApiError:
+    """Of one request: clients repeat what got a status of 500 or more."""
+    return ApiError(400, f"{what} is not supported by this server")
 
 
 def headers_too_large(limit: int) -> ApiError:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from .api_errors import not_supported
+from .api_errors import unsupported_content
 from .request_bodies import ChatBody, Content, ContentPart
 from .request_images import IMAGE_PARTS, RequestImages
 from .tools import read_past_call
@@ -55,6 +55,6 @@ def text_of_content(
         elif part.type in IMAGE_PARTS and read_image is not None:
             joined += read_image(part, f"{where}[{i}]")
         else:
-            raise not_supported(f"content of type {part.type[:40]!r}")
+            raise unsupported_content(f"content of type {part.type[:40]!r}")
         is_after_text = is_text
     return joined

@@ -94,7 +94,7 @@ def document() -> Schema:
     from importlib.metadata import version
 
     kinds = [kind for each in _OPERATIONS.values() for kind in (each.result, each.body) if kind]
-    kinds += [results.ErrorResult, results.OllamaError, results.StreamEvent]
+    kinds += [results.ErrorResult, results.OllamaError, results.AnthropicError, results.StreamEvent]
     references, components = msgspec.json.schema_components(
         kinds, ref_template="#/components/schemas/{name}"
     )
@@ -119,7 +119,9 @@ def _described(path: str, operation: Operation, schemas: dict[Any, Schema]) -> S
         content[_EVENTS] = {"schema": schemas[results.StreamEvent]}
     elif operation.streams:
         content[operation.streams] = {}
-    form = results.OllamaError if path.startswith("/api/") else results.ErrorResult
+    form: Any = results.OllamaError if path.startswith("/api/") else results.ErrorResult
+    if operation.body in (bodies.MessagesBody, bodies.CountTokensBody):
+        form = results.AnthropicError
     content_of_errors = {_JSON: {"schema": schemas[form]}}
     error = {"description": "an error object", "content": content_of_errors}
     described: Schema = {

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ..errors import NextnError
 from ..tokenizer import Tokenizer
-from .api_errors import EXCEEDS, ApiError, api_error, not_supported
+from .api_errors import EXCEEDS, ApiError, api_error, unsupported_content
 from .request_bodies import Prompt
 from .request_decoding import refuse
 from .request_images import RequestImages, encoder_of
@@ -74,7 +74,7 @@ def _several(value: Any) -> list[Any]:
 def _tokens_of(value: Any, tokenizer: Tokenizer, n_ctx: int) -> list[int]:
     if isinstance(value, dict):
         if value.get("multimodal_data"):
-            raise not_supported("multimodal_data")
+            raise unsupported_content("multimodal_data")
         value = value.get("prompt_string")
     if isinstance(value, str):
         refuse_endless(value, tokenizer, n_ctx)

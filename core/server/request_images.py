@@ -87,7 +87,7 @@ class RequestImages:
 def encoder_of(runtime: Runtime) -> Any:
     """The encoder; an `ApiError` if there is none."""
     if runtime.image_encoder is None:
-        raise ApiError(501, NOT_SEEN)
+        raise ApiError(400, NOT_SEEN)
     return runtime.image_encoder
 
 

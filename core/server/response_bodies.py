@@ -23,6 +23,16 @@ class ErrorResult(msgspec.Struct):
     error: ErrorDetail
 
 
+class AnthropicErrorDetail(msgspec.Struct):
+    type: str
+    message: str
+
+
+class AnthropicError(msgspec.Struct):
+    type: Literal["error"]
+    error: AnthropicErrorDetail
+
+
 class OllamaError(msgspec.Struct):
     error: str
 

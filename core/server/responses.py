@@ -7,7 +7,7 @@ from typing import Any, Final
 from starlette.requests import Request
 from starlette.responses import Response
 
-from .api_errors import not_supported
+from .api_errors import unsupported_content
 from .chat_prompt import read_chat_prompt
 from .generation_response import start
 from .guard import owner_of
@@ -28,7 +28,7 @@ async def responses(request: Request) -> Response:
     body = await read_object(request, service.settings, ResponsesBody)
     for name in ("previous_response_id", "conversation", "background", "prompt"):
         if body.given.get(name):
-            raise not_supported(f"{name}: nothing is stored here, so")
+            raise unsupported_content(f"{name}: nothing is stored here, so")
     chat = decode(ChatBody, as_chat(body))
     prompt = await read_chat_prompt(service, chat)
     owner = owner_of(request, body)
@@ -110,12 +110,12 @@ def _add_item(found: list[dict[str, Any]], item: InputItem, where: str, thoughts
             call_id = item.call_id or ""
             found.append({"role": "tool", "tool_call_id": call_id, "content": item.output})
         case kind:
-            raise not_supported(f"input of type {kind[:40]!r}")
+            raise unsupported_content(f"input of type {kind[:40]!r}")
 
 
 def _tool(tool: dict[str, Any]) -> dict[str, Any]:
     if tool.get("type") != "function":
-        raise not_supported(f"tool of type {str(tool.get('type'))[:40]!r}")
+        raise unsupported_content(f"tool of type {str(tool.get('type'))[:40]!r}")
     if "function" in tool:
         return tool
     parts = {name: tool.get(name) for name in ("name", "description", "parameters")}

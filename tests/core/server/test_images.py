@@ -289,5 +289,5 @@ def test_without_an_mmproj_file(server: Server) -> None:
         ("/api/generate", {"prompt": "x", "images": [RED]}),
     ):
         status, error = server.refused(path, body)
-        assert status == 501, error
+        assert status == 400, error
         assert "start the server with --mmproj FILE" in str(error)

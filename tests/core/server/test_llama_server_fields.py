@@ -58,5 +58,5 @@ def test_metrics_say_when_the_server_was_started(server: Server) -> None:
 def test_images_in_a_prompt_are_refused(server: Server) -> None:
     prompt = {"prompt_string": "what <__media__>", "multimodal_data": ["aGk="]}
     status, error = server.refused("/completion", {"prompt": prompt})
-    assert status == 501
+    assert status == 400
     assert "multimodal_data" in error["message"]

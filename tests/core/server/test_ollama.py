@@ -127,7 +127,7 @@ def test_lists(client: ollama.Client) -> None:
     ("path", "body", "status", "said"),
     [
         ("/api/show", {"model": "other"}, 404, "model 'other' not found"),
-        ("/api/chat", {"messages": [ASK[0] | {"images": ["x"]}]}, 501, "images"),
+        ("/api/chat", {"messages": [ASK[0] | {"images": ["x"]}]}, 400, "images"),
         ("/api/generate", {"prompt": "a", "suffix": "b"}, 400, "suffix is not supported"),
         ("/api/generate", {"prompt": "a", "format": "xml"}, 400, "format must be json or a JSON"),
         ("/api/generate", {"prompt": "a", "options": {"top_k": "x"}}, 400, "top_k"),

@@ -11,6 +11,7 @@ import pytest
 from support.serving import Server, nano_server, running
 
 from nextn.core import load, nano
+from nextn.core.server.api_errors import ApiError
 from nextn.core.server.loading import prepare
 from nextn.core.server.worker import Loaded
 from nextn.core.tokenizer import ChatTemplate
@@ -125,15 +126,27 @@ def test_messages_of_earlier_turns(chatty: Server) -> None:
     ],
 )
 def test_odd_messages_are_refused(chatty: Server, more: dict[str, Any], about: str) -> None:
-    status, error = chatty.refused("/v1/messages", MESSAGES | more)
-    assert (status, error["param"]) == (400, about)
+    status, told, _ = chatty.request("POST", "/v1/messages", MESSAGES | more)
+    assert (status, told["type"], set(told)) == (400, "error", {"type", "error"})
+    assert set(told["error"]) == {"type", "message"}
+    assert told["error"]["type"] == "invalid_request_error"
+    assert told["error"]["message"].startswith(f"{about} ")
+
+
+def test_errors_of_messages_have_the_words_of_anthropic() -> None:
+    for status, kind in (
+        (401, "authentication_error"), (403, "permission_error"), (404, "not_found_error"),
+        (413, "request_too_large"), (500, "api_error"), (503, "overloaded_error"),
+    ):  # fmt: skip
+        told = ApiError(status, "no").body_for("/v1/messages/count_tokens")
+        assert told == {"type": "error", "error": {"type": kind, "message": "no"}}
 
 
 def test_what_messages_do_not_offer(chatty: Server) -> None:
     image = [{"role": "user", "content": [{"type": "image", "source": {}}]}]
-    assert chatty.refused("/v1/messages", MESSAGES | {"messages": image})[0] == 501
+    assert chatty.refused("/v1/messages", MESSAGES | {"messages": image})[0] == 400
     tool = [{"type": "web_search_20250305", "name": "web_search"}]
-    assert chatty.refused("/v1/messages", MESSAGES | {"tools": tool})[0] == 501
+    assert chatty.refused("/v1/messages", MESSAGES | {"tools": tool})[0] == 400
 
 
 # Responses
@@ -208,9 +221,9 @@ def test_responses_of_earlier_turns(client: openai.OpenAI) -> None:
         ({"input": []}, 400),
         ({"input": ["x"]}, 400),
         ({"input": [{"type": "message", "content": "x"}]}, 400),
-        ({"input": [{"type": "image_generation_call"}]}, 501),
-        ({"input": "x", "previous_response_id": "resp_1"}, 501),
-        ({"input": "x", "tools": [{"type": "web_search"}]}, 501),
+        ({"input": [{"type": "image_generation_call"}]}, 400),
+        ({"input": "x", "previous_response_id": "resp_1"}, 400),
+        ({"input": "x", "tools": [{"type": "web_search"}]}, 400),
         ({"input": "x", "tools": [{"type": "function"}]}, 400),
     ],
 )
