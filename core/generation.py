@@ -26,11 +26,14 @@ class GenerateParams(Struct, frozen=True):
     sampling: SamplingParams = field(default_factory=SamplingParams)
     max_tokens: int | None = None  # None: until the model ends the text or the context is full
     stop: tuple[str, ...] = ()  # the text ends before the first of these
+    stop_ids: tuple[int, ...] = ()  # tokens that end the text, besides those of the vocabulary
+    min_tokens: int = 0  # nothing ends the text before it has so many
     logprobs: int | None = None  # alternatives per token; 0: only its own; None: none
     after_sampling: bool = False  # log-probabilities after all samplers, not before
     ignore_eos: bool = False  # go on when the model ends the text
     grammar: str | None = None  # GBNF that the text has to follow
     json_schema: str | None = None  # JSON text of a schema that it has to follow
+    regex: str | None = None  # that the whole text has to match
     forms: str | None = None  # alternatives, one of which it has to follow: see `sampling.forms`
     with_rejected: bool = False  # events list the draft tokens that were rejected
     owner: str = ""  # n-grams of one owner are not drafted for another
@@ -45,9 +48,11 @@ class GenerateParams(Struct, frozen=True):
             raise ConfigError(f"stop must be a list of strings, got {self.stop!r}")
         if "" in self.stop:
             raise ConfigError("a stop string is empty, which would end every text at once")
-        rules = (self.grammar, self.json_schema, self.forms)
+        rules = (self.grammar, self.json_schema, self.regex, self.forms)
         if sum(rule is not None for rule in rules) > 1:
             raise ConfigError("a grammar and a JSON schema cannot both be followed; give one")
+        if self.min_tokens and self.is_restricted:
+            raise ConfigError("min_tokens would leave nothing to say once the grammar is complete")
         if self.ignore_eos and self.is_restricted:
             raise ConfigError("ignore_eos would leave nothing to say once the grammar is complete")
         if self.logprobs is not None and self.logprobs < 0:
@@ -55,8 +60,9 @@ class GenerateParams(Struct, frozen=True):
 
     @property
     def is_restricted(self) -> bool:
-        """Whether a grammar, a schema or forms restrict the text."""
-        return (self.grammar, self.json_schema, self.forms) != (None, None, None)
+        """Whether a grammar, a schema, a regular expression or forms restrict the text."""
+        rules = (self.grammar, self.json_schema, self.regex, self.forms)
+        return any(rule is not None for rule in rules)
 
 
 class Event(NamedTuple):

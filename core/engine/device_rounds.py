@@ -213,9 +213,12 @@ class DeviceRounds:
         )
 
     def _may_run_ahead(self, sequences: Many[Sequence]) -> bool:
-        """Stop strings are found a round late: cells beyond the end do not matter then, but a
-        recurrent state has gone on."""
-        return not (self._keeps_states and any(sequence.params.stop for sequence in sequences))
+        """Stop strings and `stop_ids` are found a round late: cells beyond the end do not matter
+        then, but a recurrent state has gone on."""
+        return not (
+            self._keeps_states
+            and any(each.params.stop or each.params.stop_ids for each in sequences)
+        )
 
     def _fit_room(self, longest: int) -> None:
         self._room = next((room for room in ROOMS if room >= max(longest, 1)), ROOMS[-1])

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from ..generation import GenerateParams
 from ..sampling.dry import NO_BREAKERS, Breakers, find_breakers
 from ..sampling.grammar import Grammar, Grammars
+from ..sampling.min_length import MinLength
 from ..sampling.params import SamplingParams, logit_biases
 from ..sampling.sampler import Sampler
 from ..tokenizer import Tokenizer
@@ -47,8 +48,12 @@ class SamplerMaker:
             return self._grammars.from_gbnf(params.grammar)
         if params.json_schema is not None:
             return self._grammars.from_json_schema(params.json_schema)
+        if params.regex is not None:
+            return self._grammars.from_regex(params.regex)
         if params.forms is not None:
             return self._grammars.from_forms(params.forms)
+        if params.min_tokens:
+            return MinLength(params.min_tokens, self._tokenizer.eog_ids | set(params.stop_ids))
         return None
 
     def _find_breakers(self, sampling: SamplingParams) -> Breakers:

@@ -184,19 +184,25 @@ class Sequence:
         """
         for token in tokens:
             self._append(token)
-            self._stops.push(self._stream.push(token))
+            self._look_for_stops(self._stream.push(token))
 
     def _show(self, token: int) -> tuple[str, str | None]:
         if token in self._eog_ids:
             return self._flush(), EOS
-        text = self._stream.push(token)
-        if self.params.stop:
-            text = self._stops.push(text)
-            if self._stops.found is not None:
-                return text, STOP
+        text = self._look_for_stops(self._stream.push(token))
+        if self._stops.found is not None:
+            return text, STOP
+        if token in self.params.stop_ids:
+            return text + self._flush(), EOS
         if len(self.tokens) >= self.max_len:
             return text + self._flush(), self._limit
         return text, None
+
+    def _look_for_stops(self, text: str) -> str:
+        """Returns what can be shown of it."""
+        if self.params.stop and len(self.tokens) - self.n_prompt >= self.params.min_tokens:
+            return self._stops.push(text)
+        return text
 
     def _flush(self) -> str:
         return self._stops.push(self._stream.finish()) + self._stops.finish()

@@ -35,6 +35,8 @@ TIME_LIMIT_S: Final = 1.5  # of a thread's own time: a busy machine refuses no g
 _WALL_LIMIT_S: Final = 30.0
 # llama.cpp's: without a bound, a model may write blanks for ever.
 _BLANKS: Final = r" |\n{1,2}[ \t]{0,20}"
+_SLASH: Final = re.compile(r"\\.|[/\n\r]", re.DOTALL)  # would end the expression or its line
+_ESCAPED: Final = {"/": r"\/", "\n": r"\n", "\r": r"\r", "\\\n": r"\n", "\\\r": r"\r"}
 _JSON_TEXT: Final = re.compile(r'"(?:[^"\\]|\\.)*"?|[^"\[\]{}]+', re.DOTALL)
 
 
@@ -137,6 +139,14 @@ class Grammars:
         """`$ref` within the schema; keywords that cannot be enforced are refused, not ignored."""
         source = _checked_schema(schema)
         return self._make("json", source, lambda: _lark_of_schema(source))
+
+    def from_regex(self, pattern: str) -> Grammar:
+        """The whole text matches the pattern, in the syntax of Rust: without looking around."""
+        if len(pattern) > MAX_CHARS:
+            raise ConfigError(
+                f"the regular expression has {len(pattern)} characters, at most {MAX_CHARS} may be"
+            )
+        return self._make("regex", pattern, lambda: _lark_of_regex(pattern))
 
     def from_forms(self, source: str) -> Grammar:
         """What `write_forms` made."""
@@ -274,6 +284,11 @@ def _lark_of_schema(source: str) -> str:
     if isinstance(schema, dict):
         schema["x-guidance"] = {"whitespace_pattern": _BLANKS}
     return f'%llguidance {{"no_forcing": true}}\nstart: %json {json.dumps(schema)}\n'
+
+
+def _lark_of_regex(pattern: str) -> str:
+    pattern = _SLASH.sub(lambda found: _ESCAPED.get(found[0], found[0]), pattern)
+    return f'%llguidance {{"no_forcing": true}}\nstart: /{pattern}/\n'
 
 
 def _checked_schema(schema: object) -> str:
