@@ -23,20 +23,20 @@ from .reply import CALL, CONTENT, REASONING
 from .reply_blocks import ReplyBlock, ReplyBlockFormat, named_event
 from .reply_rules import bind
 from .request_bodies import (
+    TEXT_FIELDS,
     BlockMessage,
     BlockToolChoice,
     ChatBody,
     ContentBlock,
     CountTokensBody,
     MessagesBody,
-    SharedBody,
 )
 from .request_decoding import decode
 from .service import Service
 
 _CHOICES: Final = {"auto": "auto", "any": "required", "none": "none"}
 # What both APIs call the same, and what we offer beyond either.
-_SHARED: Final = (*SharedBody.__struct_fields__, "chat_template_kwargs", "max_tokens")
+_SHARED: Final = (*TEXT_FIELDS, "chat_template_kwargs")
 
 
 async def messages(request: Request) -> Response:
@@ -75,7 +75,7 @@ def as_chat(body: CountTokensBody) -> dict[str, Any]:
         chat[CONTINUES] = True
     chat |= {
         "messages": messages,
-        "stop": body.stop_sequences,
+        "stop": body.stop_sequences or body.given.get("stop"),
         "tools": body.tools and [_tool(tool) for tool in body.tools],
         "tool_choice": body.tool_choice and _choice(body.tool_choice),
         "reasoning_effort": body.output_config and body.output_config.effort,

@@ -23,11 +23,8 @@ from .service import Service
 async def completions(request: Request) -> Response:
     service: Service = request.app.state.service
     body = await read_object(request, service.settings, CompletionBody)
-    for name in ("echo", "suffix"):
-        if body.given.get(name):
-            refuse(name, "is not supported")
-    if (body.best_of or 1) > (body.n or 1):
-        refuse("best_of", "is not supported")
+    if body.given.get("suffix"):
+        refuse("suffix", "is not supported: /infill writes what is between two texts")
     owner = owner_of(request, body)
 
     def read() -> CompletionFormat:

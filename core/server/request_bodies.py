@@ -44,6 +44,11 @@ GivenBiases = Annotated[
     Meta(description='added to logits: `{"15043": -1}` or `[[15043, -1], ["text", false]]`'),
 ]
 
+Regex = Annotated[str, Meta(min_length=1, description="that the whole text matches")] | None
+Choices = Annotated[list[NonEmpty], Meta(min_length=1, max_length=1024)] | None
+TokenIds = Annotated[list[Annotated[int, Meta(ge=0)]], Meta(max_length=256)]
+Refused = Annotated[Any, Meta(description="not supported: must be absent")]
+
 
 def as_list(texts: Texts) -> list[str]:
     return [texts] if isinstance(texts, str) else texts or []
@@ -106,6 +111,18 @@ class ResponseFormat(msgspec.Struct):
     type: Literal["text", "json_object", "json_schema"] | None = None
     json_schema: NamedSchema | None = None
     schema: JsonSchema = None
+
+
+class StructuredOutputs(msgspec.Struct):
+    """vLLM's: one rule that the text follows."""
+
+    json: JsonSchema = None
+    regex: Regex = None
+    choice: Choices = None
+    grammar: Text = None
+    json_object: Flag = None
+    whitespace_pattern: Refused = None
+    structural_tag: Refused = None
 
 
 class StreamOptions(msgspec.Struct):
@@ -221,8 +238,10 @@ class SharedBody(Body):
     top_p: Share = None
     min_p: Share = None
     seed: Annotated[Seed, Meta(description="-1: random")] = None
-    grammar: Annotated[Text, Meta(description="GBNF, or Lark")] = None
-    speculative: Annotated[bool | Speculative | None, Meta(description="false: off")] = None
+    grammar: Annotated[Text, Meta(description="GBNF")] = None
+    speculative: Annotated[
+        bool | Speculative | None, Meta(description="false: off; true: as the server is set up")
+    ] = None
     prediction: Prediction | None = None
     cache_prompt: Flag = None
     id_slot: Annotated[int, Meta(ge=-1, description="preferred slot; -1: any")] | None = None
@@ -242,6 +261,9 @@ class GenerationBody(SharedBody):
     xtc_threshold: Share = None
     repeat_last_n: Limit = None
     repeat_penalty: Annotated[float, Meta(gt=0)] | None = None
+    repetition_penalty: (
+        Annotated[float, Meta(gt=0, description="`repeat_penalty` over all of the text")] | None
+    ) = None
     presence_penalty: Number = None
     frequency_penalty: Number = None
     dry_multiplier: Number = None
@@ -260,8 +282,17 @@ class GenerationBody(SharedBody):
     max_completion_tokens: MaxTokens = None
     n_predict: MaxTokens = None
     stop: Annotated[Stops, Meta(description="the text ends before any of these")] = None
+    stop_token_ids: Annotated[TokenIds, Meta(description="each of them ends the text")] | None = (
+        None
+    )
+    min_tokens: Annotated[Count, Meta(description="nothing ends the text before")] = None
     ignore_eos: Flag = None
     json_schema: JsonSchema = None
+    guided_json: Annotated[JsonSchema, Meta(description="the same as `json_schema`")] = None
+    guided_grammar: Annotated[Text, Meta(description="the same as `grammar`")] = None
+    guided_regex: Regex = None
+    guided_choice: Annotated[Choices, Meta(description="one of them is the text")] = None
+    structured_outputs: StructuredOutputs | None = None
     response_format: ResponseFormat | None = None
     n: Annotated[
         NTexts, Meta(description="texts of each prompt; more than there are slots wait")
@@ -277,6 +308,16 @@ class GenerationBody(SharedBody):
     timings_per_token: Flag = None
     verbose: Annotated[Flag, Meta(description="prompt, settings and more, in `__verbose`")] = None
     response_fields: Annotated[Texts, Meta(description="only these are returned")] = None
+
+
+_OF_RESPONSES: Final = (
+    "n", "n_cmpl", "stream_options", "return_progress", "return_tokens", "return_sources",
+    "timings_per_token", "verbose", "response_fields",
+)  # fmt: skip
+# What all APIs understand about the text, though it is llama.cpp's or vLLM's word.
+TEXT_FIELDS: Final = tuple(
+    name for name in GenerationBody.__struct_fields__ if name not in _OF_RESPONSES
+)
 
 
 Prompts = Annotated[list[str | int | list[str | int] | dict[str, Any]], Meta(min_length=1)]

@@ -11,6 +11,7 @@ import msgspec
 from msgspec import inspect
 
 from .api_errors import ApiError
+from .refused_fields import check_refused
 from .request_bodies import Body
 
 _SPECULATIVE: Final = "speculative"
@@ -29,6 +30,8 @@ T = TypeVar("T", bound=Body)
 
 def decode(kind: type[T], given: dict[str, Any], size: int = 0) -> T:
     """Returns the struct. A value that does not fit raises an `ApiError` that names its field."""
+    if (refused := check_refused(kind, given)) is not None:
+        refuse(*refused)
     values = _normalized(given)
     try:
         body = msgspec.convert(values, kind)

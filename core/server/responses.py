@@ -15,12 +15,12 @@ from .json_body import aside, read_object
 from .parsed_request import parse_request
 from .replies import JsonResponse
 from .reply_rules import bind
-from .request_bodies import ChatBody, InputItem, ResponsesBody, SharedBody
+from .request_bodies import TEXT_FIELDS, ChatBody, InputItem, ResponsesBody
 from .request_decoding import decode, refuse
 from .responses_format import ResponsesFormat
 from .service import Service
 
-_SHARED: Final = (*SharedBody.__struct_fields__, "chat_template_kwargs", "stop")
+_SHARED: Final = (*TEXT_FIELDS, "chat_template_kwargs")
 
 
 async def responses(request: Request) -> Response:

@@ -6,7 +6,6 @@ import secrets
 from collections.abc import Callable
 from typing import Any, Final
 
-import msgspec
 from msgspec.structs import fields, replace
 
 from ..errors import ConfigError
@@ -15,11 +14,12 @@ from ..sampling.order import parse_samplers, parse_sampling_seq
 from ..sampling.params import MAX_BIASES, Biases, SamplingParams, logit_biases
 from ..tokenizer import Tokenizer
 from .api_errors import api_error
-from .request_bodies import GenerationBody, GivenBiases, ResponseFormat, Stops, as_list
+from .request_bodies import GenerationBody, GivenBiases, Stops, as_list
 from .request_decoding import refuse
 from .service import Service
 from .settings import ServerSettings
 from .speculative_fields import read_specs
+from .structured_fields import read_rule
 
 _RANDOM: Final = (None, -1, (1 << 32) - 1)  # with these seeds, one is drawn
 _SMALLEST_P: Final = 1e-6  # top_p 0 keeps one token
@@ -35,7 +35,7 @@ def read_params(
 ) -> GenerateParams:
     """Reads all but the prompt. The caller reads `logprobs`, whose fields differ between APIs."""
     settings, tokenizer = service.settings, service.tokenizer
-    grammar, schema = read_grammar(body)
+    rule = read_rule(body)
     max_tokens = read_max_tokens(body, settings)
     spec, thinking_spec = read_specs(body, tokenizer, service.runtime.spec_types)
     reuse = settings.caches_prompts if body.cache_prompt is None else body.cache_prompt
@@ -48,8 +48,9 @@ def read_params(
             logprobs=logprobs,
             after_sampling=after_sampling,
             ignore_eos=bool(body.ignore_eos),
-            grammar=grammar,
-            json_schema=schema,
+            stop_ids=_read_stop_ids(body, tokenizer),
+            min_tokens=body.min_tokens or 0,
+            **rule,
             with_rejected=bool(body.return_sources),
             owner=owner,
             reuse=reuse,
@@ -81,6 +82,8 @@ def read_sampling(
     for name, least in (("top_k", 0), ("dry_allowed_length", 1), ("top_p", _SMALLEST_P)):
         if name in values:
             values[name] = max(values[name], least)
+    if body.repetition_penalty is not None:
+        values |= _read_repetition(body, body.repetition_penalty)
     if body.dry_sequence_breakers is not None:
         values["dry_sequence_breakers"] = tuple(as_list(body.dry_sequence_breakers))
     if body.samplers is not None:
@@ -108,23 +111,19 @@ def read_stops(stops: Stops) -> tuple[str, ...]:
     return tuple(text for text in as_list(stops) if text)
 
 
-def read_grammar(body: GenerationBody) -> tuple[str | None, str | None]:
-    """Returns the GBNF and the JSON schema, at most one of which is set."""
-    grammar, schema = body.grammar or None, body.json_schema
-    form = body.response_format or ResponseFormat()
-    if form.type == "json_object":
-        schema = {"type": "object"} if form.schema is None else form.schema
-    elif form.type == "json_schema":
-        schema = form.schema
-        if form.json_schema is not None and form.json_schema.schema is not None:
-            schema = form.json_schema.schema
-        if schema is None:
-            refuse("response_format.json_schema.schema", "is missing")
-    if grammar is not None and schema is not None:
-        refuse("grammar", "and a JSON schema cannot both be followed; give one")
-    if schema is None or isinstance(schema, str):
-        return grammar, schema
-    return grammar, msgspec.json.encode(schema).decode()
+def _read_repetition(body: GenerationBody, penalty: float) -> dict[str, Any]:
+    if body.repeat_penalty not in (None, penalty):
+        refuse("repetition_penalty", "and repeat_penalty are the same: give one")
+    if penalty == 1 or body.repeat_last_n is not None:
+        return {"repeat_penalty": penalty}
+    return {"repeat_penalty": penalty, "repeat_last_n": -1}
+
+
+def _read_stop_ids(body: GenerationBody, tokenizer: Tokenizer) -> tuple[int, ...]:
+    for token in body.stop_token_ids or ():
+        if token >= tokenizer.n_vocab:
+            refuse("stop_token_ids", f"names token {token}, which does not exist")
+    return tuple(body.stop_token_ids or ())
 
 
 def _read_samplers(samplers: str | list[str]) -> tuple[str, ...]:

@@ -21,8 +21,6 @@ def read_specs(
 ) -> tuple[RequestSpec, RequestSpec | None]:
     """Returns the options of the whole response, and those of its thinking where they differ."""
     given = body.speculative
-    if given is True:
-        refuse(_OBJECT, "must be false or an object, got true")
     if not isinstance(given, Speculative):
         given = Speculative(off=given is False)
     for name, part in (("answer", given.answer), ("thinking", given.thinking)):

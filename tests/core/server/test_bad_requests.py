@@ -43,6 +43,7 @@ FIELDS: list[tuple[str, Any]] = [
     ("speculative", {"n_max": 2, "n_min": 3}), ("speculative", {"accept": "anything"}),
     ("speculative.n_max", -1), ("response_fields", 5), ("t_max_predict_ms", -5),
     ("prediction", "text"), ("ignore_eos", "no"),
+    ("chat_template", "{{ 9**9**9 }}"),
 ]  # fmt: skip
 
 
@@ -70,7 +71,7 @@ LENIENT: list[tuple[str, Any]] = [
     ("unknown", {"x": [1]}), ("temperature", None), ("top_k", -1), ("top_k", 10**9),
     ("temperature", 1e308), ("stop", [""]), ("stop", None), ("seed", -1), ("seed", 2**64 - 1),
     ("max_tokens", 2.0), ("top_p", 0), ("dry_allowed_length", 0), ("grammar", ""),
-    ("model", "gpt-4"), ("user", "me"), ("chat_template", "{{ 9**9**9 }}"), ("n_probs", 0),
+    ("model", "gpt-4"), ("user", "me"), ("n_probs", 0),
     ("logit_bias", {}), ("logit_bias", [[5, False], ["abc", 1.5]]), ("samplers", ["top-k", "temp"]),
     ("samplers", "kt"), ("speculative", {}), ("speculative", False), ("lora", []),
 ]  # fmt: skip
