@@ -33,6 +33,15 @@ async def health(request: Request) -> Response:
     return JsonResponse({"status": "ok"})
 
 
+async def version(_request: Request) -> Response:
+    return JsonResponse({"version": _version()})
+
+
+async def load(request: Request) -> Response:
+    """Under vLLM's name: requests for texts that wait or are answered."""
+    return JsonResponse({"server_load": len(_service(request).under_way)})
+
+
 def remember(service: Service) -> None:
     """Keeps the answers that are given while the model is unloaded."""
     service.remembered.clear()

@@ -17,7 +17,7 @@ from .request_bodies import SharedBody
 from .settings import ANY_ORIGIN, ServerSettings
 from .web_origins import WEB_SCHEMES, host_name, is_local, split_origin
 
-PUBLIC: Final = frozenset(("/health", "/v1/health"))
+PUBLIC: Final = frozenset(("/health", "/v1/health", "/ping"))
 OWNER: Final = "spec.owner"  # in the scope: whose request it is
 _READING: Final = ("GET", "HEAD")
 _METHODS: Final = b"GET, POST, DELETE, OPTIONS"

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     Endpoint = Callable[[Request], Awaitable[Response]]
 
 AWAKE_OR_NOT: Final = frozenset(
-    ("/", "/ui/{name}", "/health", "/v1/health", "/metrics", "/props", "/models", "/v1/models",
-     "/v1/models/{name:path}", "/api/version", "/api/tags", "/api/ps")
+    ("/", "/ui/{name}", "/health", "/v1/health", "/ping", "/version", "/load", "/metrics", "/props",
+     "/models", "/v1/models", "/v1/models/{name:path}", "/api/version", "/api/tags", "/api/ps")
 )  # fmt: skip
 
 

@@ -51,6 +51,9 @@ _CHAT_LENGTH: Final = Operation(*_LENGTH, bodies.ChatBody)
 _OPERATIONS: Final = {
     "/health": _HEALTH,
     "/v1/health": _HEALTH,
+    "/ping": _HEALTH,
+    "/version": Operation("The version of this server", results.Version),
+    "/load": Operation("The number of open requests", results.Load),
     "/models": _MODELS,
     "/v1/models": _MODELS,
     "/v1/models/{name}": Operation("The same", results.ListedModel, parameters=("name",)),

@@ -37,6 +37,14 @@ class OllamaError(msgspec.Struct):
     error: str
 
 
+class Version(msgspec.Struct):
+    version: str
+
+
+class Load(msgspec.Struct):
+    server_load: Count
+
+
 class PromptTokens(msgspec.Struct):
     cached_tokens: Count
 

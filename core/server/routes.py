@@ -40,6 +40,9 @@ POST: Final = ("POST",)
 ROUTES: Final = (
     ("/health", GET, about.health),
     ("/v1/health", GET, about.health),
+    ("/ping", GET, about.health),
+    ("/version", GET, about.version),
+    ("/load", GET, about.load),
     ("/models", GET, about.models),
     ("/v1/models", GET, about.models),
     ("/v1/models/{name:path}", GET, about.model),

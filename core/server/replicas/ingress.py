@@ -38,6 +38,8 @@ class Ingress:
         self._own: dict[tuple[str, str], Callable[[Query, Send], Awaitable[None]]] = {
             ("GET", "/health"): self._health,
             ("GET", "/v1/health"): self._health,
+            ("GET", "/ping"): self._health,
+            ("GET", "/load"): self._load,
             ("GET", "/props"): self._props,
             ("GET", "/slots"): self._slots,
             ("GET", "/metrics"): self._metrics,
@@ -80,6 +82,9 @@ class Ingress:
         ready = self.replicas.ready
         states = ["ready" if i in ready else "loading" for i in range(self.replicas.n)]
         await _send_json({"status": "ok", "replicas": states}, send)
+
+    async def _load(self, _query: Query, send: Send) -> None:
+        await _send_json({"server_load": len(self.open)}, send)
 
     async def _props(self, _query: Query, send: Send) -> None:
         props: dict[str, Any] = _decode(next(iter((await self._collect("/props")).values())))

@@ -45,8 +45,16 @@ def test_keys(guarded: Server, headers: dict[str, str], status: int) -> None:
 
 
 def test_what_is_public(guarded: Server) -> None:
-    assert guarded.get("/health") == {"status": "ok"}
-    for path in ("/metrics", "/slots", "/props", "/nothing", "/v1/models?api_key=sesame"):
+    assert guarded.get("/health") == guarded.get("/ping") == {"status": "ok"}
+    for path in (
+        "/metrics",
+        "/slots",
+        "/props",
+        "/load",
+        "/version",
+        "/nothing",
+        "/v1/models?api_key=sesame",
+    ):
         assert guarded.request("GET", path)[0] == 401
 
 

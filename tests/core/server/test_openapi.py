@@ -9,7 +9,7 @@ import pytest
 from support.serving import SETTINGS, Server, nano_server, running
 
 from nextn.core.server.openapi import document
-from nextn.core.server.response_bodies import ErrorResult, OllamaError
+from nextn.core.server.response_bodies import AnthropicError, ErrorResult, OllamaError
 from nextn.core.server.routes import ROUTES
 
 
@@ -63,6 +63,9 @@ def test_whatever_is_described_holds() -> None:
         if response.status_code >= 400 and response.request.method != "HEAD":
             if "/api/" in response.request.url:
                 assert msgspec.json.decode(response.content, type=OllamaError).error
+                return
+            if "/v1/messages" in response.request.url:
+                assert msgspec.json.decode(response.content, type=AnthropicError).error.message
                 return
             told = msgspec.json.decode(response.content, type=ErrorResult)
             assert told.error.code == response.status_code

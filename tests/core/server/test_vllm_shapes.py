@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from support.hostile_rules import Stream
 from support.serving import Server
 
 COMPLETION: dict[str, Any] = {
@@ -64,6 +65,14 @@ def _spec_counters(server: Server) -> dict[str, float]:
                 elif sample.name.endswith("_total"):
                     found[family.name] = sample.value
     return found
+
+
+def test_its_probes(server: Server) -> None:
+    assert server.get("/ping") == {"status": "ok"}
+    assert server.get("/version")["version"] in server.get("/props")["build_info"]
+    assert server.get("/load") == {"server_load": 0}
+    with Stream(server):
+        assert server.get("/load") == {"server_load": 1}
 
 
 def test_its_tokenizer_calls(server: Server) -> None:

@@ -156,6 +156,9 @@ def test_a_slot_by_its_path(replicas: ReplicatedServer) -> None:
 
 def test_health_models_and_the_page(replicas: ReplicatedServer, server: Server) -> None:
     assert replicas.get("/health") == {"status": "ok", "replicas": ["ready", "ready"]}
+    assert replicas.get("/ping") == replicas.get("/health")
+    assert replicas.get("/load") == {"server_load": 0}
+    assert replicas.get("/version")["version"]
     assert replicas.get("/v1/models")["data"][0]["id"] == server.get("/v1/models")["data"][0]["id"]
     assert replicas.get("/") == server.get("/")
     assert replicas.get("/ui/app.js") == server.get("/ui/app.js")
