@@ -83,6 +83,13 @@ class LimitOptions:
         60,
         min=1,
     )
+    drain_seconds: int = flag(
+        "--drain-seconds S",
+        "Seconds that open requests may take when the server is to end; a second signal ends it "
+        "at once.",
+        30,
+        min=0,
+    )
 
 
 @flag_group("Cache")
@@ -221,6 +228,7 @@ def build_settings(
             max_queue=limits.max_queue,
             max_body=limits.max_body * _MIB,
             io_s=limits.timeout,
+            drain_s=limits.drain_seconds,
             slot_folder=cache.slot_save_path,
             caches_prompts=cache.cache_prompt,
             sleep_s=max(cache.sleep_idle_seconds, 0),

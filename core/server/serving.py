@@ -24,6 +24,7 @@ from .settings import ServerSettings
 from .sockets import BACKLOG
 from .worker import DEAD, READY, Worker, ping
 
+_log: Final = logging.getLogger(__name__)
 _CLOSING_S: Final = 0.3  # to send the last events, after the drain
 _ACCEPTED_AT_ONCE: Final = 64
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
@@ -148,6 +149,7 @@ async def end_requests(service: Service) -> None:
     """Lets open requests end within `drain_s`, then ends them with an error."""
     worker = service.worker
     if worker.loaded is not None:
+        note_drain(len(service.under_way), service.settings)
         await worker.drain(service.settings.drain_s)
         await _wait_for_streams(service)
         # Not through the engine, which may be in a long step.
@@ -155,6 +157,16 @@ async def end_requests(service: Service) -> None:
             each.give_up(UnavailableError("the server is shutting down"))
         await _wait_for_streams(service)
     worker.stop()
+
+
+def note_drain(n_open: int, settings: ServerSettings) -> None:
+    """Says why the server does not end at once."""
+    if n_open and settings.drain_s:
+        _log.warning(
+            "ending: open requests (%d) have %g s; another signal ends them at once",
+            n_open,
+            settings.drain_s,
+        )
 
 
 async def _wait_for_streams(service: Service) -> None:

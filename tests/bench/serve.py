@@ -141,7 +141,7 @@ def _server_that_notes(pipe: Any) -> None:
 def end() -> list[Figure]:
     found = []
     for _ in range(2):
-        with served("-np", "4", "-kvu", "-c", "16384") as server:
+        with served("-np", "4", "-kvu", "-c", "16384", "--drain-seconds", "2") as server:
             found.append(asyncio.run(_end_busy(server)))
     name = "SIGTERM to exit code 0, eight long texts under way"
     return [Figure(name, max(found), "s", at_most=END_S)]

@@ -237,7 +237,8 @@ def check_clients_that_leave(port: int) -> None:
     "number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.exhaustive)]
 )
 def test_clients_that_leave_and_the_end_of_busy_replicas(number: int) -> None:
-    with serving("--spec-type", "none", "-c", "100000") as (process, port):
+    args = ("--spec-type", "none", "-c", "100000", "--drain-seconds", "2")
+    with serving(*args) as (process, port):
         check_clients_that_leave(port)
         body = LONG | {"n_predict": 90000}
         responses = [ask(port, **body, stream=True, id_slot=slot) for slot in (0, 1, 4)]

@@ -73,7 +73,7 @@ def test_the_ready_line_and_a_quiet_end() -> None:
 @pytest.mark.slow
 def test_the_end_of_a_busy_server() -> None:
     """What is short is drained, what is long ends with an error event."""
-    with serving("--spec-type", "none") as (process, port):
+    with serving("--spec-type", "none", "--drain-seconds", "2") as (process, port):
         long, short = ask(port, LONG), ask(port, {**LONG, "n_predict": 300})
         assert long.readline()
         assert short.readline()

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from starlette.types import ASGIApp
 
-from ..serving import Listening
+from ..serving import Listening, note_drain
 from ..settings import ServerSettings
 from .forwarding import ReplicaSet
 from .ingress import Ingress
@@ -48,6 +48,7 @@ class IngressServing(Listening):
     async def _finish(self) -> None:
         self.ingress.is_draining = True
         self._watching.cancel()
+        note_drain(len(self.ingress.open), self.settings)
         await self.replicas.drain()
         end = time.perf_counter() + _SENDING_S
         while self.ingress.open and time.perf_counter() < end:
