@@ -89,20 +89,22 @@ def serve(  # noqa: PLR0913 - groups of flags
     projector = projector.beside(model, output)
     if warning := warning_of(speculation):
         output.remark(warning)
-    for line in (*access_warnings(settings), *([cache.warning] if cache.warning else ())):
-        output.remark(line)
+    if cache.warning:
+        output.remark(cache.warning)
     if speculation.corpus is not None and len(settings.api_keys) > 1:
         output.remark("--spec-corpus: what one API key's requests add is drafted for all keys")
     recipe = ServedModel(
         model, place, speculation, drafts, listen.parallel, cache.room, source,
         templates.chat_template, given_flags(), projector,
     )  # fmt: skip
-    if plan is not None:
-        print_choice(models, model, output)
-        serve_replicas(recipe, settings, listen, plan, output)
-    opened = open_listeners(listen, settings)
+    opened = open_listeners(listen, settings) if plan is None else None
+    for line in access_warnings(settings):
+        output.remark(line)
     print_choice(models, model, output)
-    serve_one(recipe, settings, opened, output)
+    if plan is not None:
+        serve_replicas(recipe, settings, listen, plan, output)
+    elif opened is not None:
+        serve_one(recipe, settings, opened, output)
 
 
 def serve_one(
