@@ -20,6 +20,14 @@ def event(value: Any) -> bytes:
     return b"data: " + encode(value) + b"\n\n"
 
 
+def failure_event(error: ApiError, path: str) -> bytes:
+    """At the end of a stream, in the form of the API that the path is of."""
+    body = error.body_for(path)
+    if path.startswith("/api/"):
+        return encode(body) + b"\n"
+    return (b"event: error\n" if "type" in body else b"") + event(body)
+
+
 class Format(ABC):
     """The form of one response. A stream is: `opening` of each text when it begins, `piece`s, its
     `ending`; and after all texts `closing`."""

@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.types import Message, Receive, Scope, Send
 
 from ..api_errors import ApiError
-from ..formats import event
+from ..formats import failure_event
 from ..generation_response import send_error
 from ..guard import OWNER
 from ..json_body import aside, read_body
@@ -139,5 +139,5 @@ class ForwardedResponse:
     async def _break_off(self) -> None:
         """Replicas send whole events, so that clients read the error as an event."""
         error = ApiError(500, "the replica that wrote this response has gone away")
-        body = event(error.body)
+        body = failure_event(error, self._scope["path"])
         await self._client_send({"type": "http.response.body", "body": body, "more_body": False})

@@ -356,6 +356,21 @@ def test_a_replica_that_is_lost_while_it_streams(server: Server) -> None:
         wait_until(lambda: idle(replicas))
 
 
+@pytest.mark.parametrize(
+    ("path", "end"),
+    [
+        ("/v1/messages", b'event: error\ndata: {"type":"error","error":{"type":"api_error"'),
+        ("/api/chat", b'{"error":"the replica'),
+    ],
+)
+def test_the_error_at_a_stream_s_end_has_the_form_of_the_api(path: str, end: bytes) -> None:
+    with replicated(n=1) as replicas:
+        replicas.replicas.lost, replicas.replicas.n_before_lost = {0}, 3
+        body = {**CHAT, "max_tokens": 3000, "options": {"num_predict": 3000}, "stream": True}
+        _, told, _ = replicas.request("POST", path, body)
+        assert end in told.encode(), told
+
+
 def test_while_no_replica_is_ready() -> None:
     with replicated(n=1) as replicas:
         ready, replicas.replicas.ready = replicas.replicas.ready, set()
