@@ -45,7 +45,7 @@ class Guard:
         if scope["type"] != "http":
             return
         headers = Headers(scope=scope)
-        origin = headers.get("origin")
+        origin = _origin_of(headers)
         is_readable = origin is not None and self._settings.knows_origin(origin)
         if is_readable and origin is not None:
             send = _with_cors(send, origin)
@@ -86,7 +86,7 @@ class Guard:
     def _check_page(self, headers: Headers, host: str) -> None:
         """Refuses what a web page of another site has sent. That its browser withholds the answer
         is not enough: simple requests are carried out without a preflight."""
-        settings, origin = self._settings, headers.get("origin")
+        settings, origin = self._settings, _origin_of(headers)
         if ANY_ORIGIN in settings.cors_origins:
             return
         if origin is None:
@@ -112,6 +112,11 @@ class Guard:
         if not owner:
             raise ApiError(401, "Invalid API Key")
         return owner
+
+
+def _origin_of(headers: Headers) -> str | None:
+    """Browsers send one; several are none that is known."""
+    return ", ".join(headers.getlist("origin")) if "origin" in headers else None
 
 
 def _is_preflight(scope: Scope, headers: Headers) -> bool:

@@ -172,6 +172,11 @@ def test_others_are_answered(local: Server, name: str) -> None:
             assert found[0] == attempt.wanted, (site, found)
 
 
+def test_an_allowed_origin_hides_no_other(local: Server) -> None:
+    attempt = ATTEMPTS["fetch without CORS"]
+    assert ask(local, attempt, attempt.headers(EVIL) | {"origin": MINE})[0] == 403
+
+
 def test_the_page_opens_from_a_link(local: Server) -> None:
     """Its files and the health of the server hold nothing secret."""
     for path in ("/", "/ui/app.js", "/health"):
