@@ -111,6 +111,8 @@ def _shared(body: OllamaBody) -> dict[str, Any]:
     values = {ours: options[name] for name, ours in _OPTIONS.items() if name in options}
     if isinstance(values.get("max_tokens"), int) and values["max_tokens"] < 0:
         values["max_tokens"] = -1  # -2 is: until the context is full
+    if "draft_num_predict" in options:
+        values["speculative"] = _drafts(options["draft_num_predict"])
     values |= {name: body.given[name] for name in _OURS if name in body.given}
     values |= {"model": body.model, "stream": body.stream is not False}
     if body.format == "json":
@@ -124,6 +126,11 @@ def _shared(body: OllamaBody) -> dict[str, Any]:
     elif body.think:
         values["reasoning_effort"] = body.think
     return values
+
+
+def _drafts(n: Any) -> dict[str, Any] | bool:
+    """Of `draft_num_predict`: 0 is off, -1 what the server chooses."""
+    return n == -1 or (False if n == 0 else {"n_max": n})
 
 
 def _message(message: dict[str, Any]) -> dict[str, Any]:

@@ -96,6 +96,24 @@ class Speculative(DraftOptions):
     answer: DraftOptions | None = None
 
 
+class LmStudioDrafts(msgspec.Struct, rename="camel"):
+    """LM Studio's settings of today, and those of its earlier requests."""
+
+    draft_model: Text = None
+    draft_mtp: Flag = None
+    draft_simple: Flag = None
+    draft_mtp_sidecar: Text = None
+    draft_dflash_sidecar: Text = None
+    draft_dspark_sidecar: Text = None
+    draft_max_tokens: DraftLength = None
+    draft_min_tokens: DraftLength = None
+    draft_min_continue_probability: Share = None
+    max_tokens_to_draft: DraftLength = None
+    min_draft_length_to_consider: DraftLength = None
+    min_continue_drafting_probability: Share = None
+    num_draft_tokens_exact: DraftLength = None
+
+
 class Prediction(msgspec.Struct):
     """OpenAI's predicted output: drafts are taken from it."""
 
@@ -242,6 +260,10 @@ class SharedBody(Body):
     speculative: Annotated[
         bool | Speculative | None, Meta(description="false: off; true: as the server is set up")
     ] = None
+    draft_model: Annotated[Text, Meta(description="LM Studio's: a drafter that is loaded")] = None
+    speculative_decoding: LmStudioDrafts | None = msgspec.field(
+        default=None, name="speculativeDecoding"
+    )
     prediction: Prediction | None = None
     cache_prompt: Flag = None
     id_slot: Annotated[int, Meta(ge=-1, description="preferred slot; -1: any")] | None = None

@@ -128,7 +128,7 @@ def _member(kind: inspect.Type, index: str, field: str) -> inspect.Type:
     for each in _choices(kind):
         match each:
             case inspect.StructType() if field:
-                return next(found.type for found in each.fields if found.name == field)
+                return next(found.type for found in each.fields if found.encode_name == field)
             case inspect.ListType() if index.isdigit():
                 return each.item_type
             case inspect.TupleType() if index.isdigit():

@@ -37,7 +37,7 @@ def read_params(
     settings, tokenizer = service.settings, service.tokenizer
     rule = read_rule(body)
     max_tokens = read_max_tokens(body, settings)
-    spec, thinking_spec = read_specs(body, tokenizer, service.runtime.spec_types)
+    spec, thinking_spec = read_specs(body, tokenizer, service.runtime)
     reuse = settings.caches_prompts if body.cache_prompt is None else body.cache_prompt
     params: GenerateParams = with_names(
         lambda: GenerateParams(

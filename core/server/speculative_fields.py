@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ..errors import ConfigError
 from ..speculation.options import AUTO, NONE, named_by_file, parse_types
 from ..speculation.request_spec import RequestSpec
 from ..tokenizer import Tokenizer
+from .lm_studio_fields import read_speculative
 from .messages import text_of_content
 from .request_bodies import DraftOptions, Prediction, SharedBody, Speculative, Texts, as_list
 from .request_decoding import refuse
+
+if TYPE_CHECKING:
+    from ..runtime import Runtime
 
 MAX_PREDICTION: Final = 1 << 16  # tokens
 _OBJECT: Final = "speculative"
 
 
 def read_specs(
-    body: SharedBody, tokenizer: Tokenizer, loaded: tuple[str, ...]
+    body: SharedBody, tokenizer: Tokenizer, runtime: Runtime
 ) -> tuple[RequestSpec, RequestSpec | None]:
     """Returns the options of the whole response, and those of its thinking where they differ."""
-    given = body.speculative
+    given, loaded = read_speculative(body, runtime), runtime.spec_types
     if not isinstance(given, Speculative):
         given = Speculative(off=given is False)
     for name, part in (("answer", given.answer), ("thinking", given.thinking)):
