@@ -127,7 +127,12 @@ def _measure(what: InspectOptions, output: Console) -> DrafterResult:
 
 def _open(where: str, revision: str | None, output: Console) -> OpenedGguf | ModelCheckpoint:
     from ...convert.verify import open_anything
+    from ...core.model_names import find_model
 
+    if where and not any(
+        mark in where for mark in "/\\"
+    ):  # smollm2 and nano name what is installed
+        where = str(find_model(where))
     output.progress(f"reading {where}", 0.0)  # which is seen of slow servers only
     with output.cleared():
         return open_anything(where, revision)

@@ -13,7 +13,10 @@ from .gguf_facts import GgufFacts
 from .verdict import FileReport, MemoryFacts, Subject
 
 if TYPE_CHECKING:
+    from ...core.backend.layers import StateShape
     from ...core.models import Survey
+    from ...core.models.model import Model
+    from ...core.models.model_weights import Inventory
 
 _USUAL_CONTEXT: Final = 8192  # tokens, where a run sets no context
 _CHECKPOINTS: Final = 2  # states that a run keeps beside the one of its sequence
@@ -80,6 +83,15 @@ def memory_of(facts: GgufFacts, found: Survey | None) -> MemoryFacts:
     sizes = StateSizes(context, 1, _CHECKPOINTS if shape.delta else 0)
     total = weights + sizes.n_pages * page + (1 + sizes.n_checkpoints) * slot
     return MemoryFacts(weights, page * (1024 // PAGE_LEN), bare, slot - bare, context, total)
+
+
+def memory_of_networks(inventory: Inventory, model: Model, state: StateShape) -> tuple[int, int]:
+    """Bytes of a drafter's weights, and of 1024 tokens' keys and values, beside a model's."""
+    from ...core.backend import create_backend
+
+    backend = create_backend("cpu")
+    page, _ = backend.state_bytes(state, page_len=PAGE_LEN, window=WINDOW)
+    return inventory.demand(model, backend).weight_bytes, page * (1024 // PAGE_LEN)
 
 
 def _estimate_kv(facts: GgufFacts) -> int:

@@ -19,6 +19,7 @@ from ..drafters.drafter_shapes import count_vocabulary
 from .drafter_rules import report_faults
 from .gguf_facts import GgufFacts
 from .head_rules import check_head
+from .memory_facts import memory_of_networks
 from .verdict import DrafterVerdict, FileReport, Severity, Subject
 
 
@@ -41,7 +42,7 @@ def judge_by_result(report: FileReport, result: DrafterResult) -> None:
         if not result.drafts:
             text = f"{verdict.text}; what it brings is not measured yet (--run)"
         elif result.is_poor:
-            text = f"{verdict.text} by its sizes, but drafts badly: measured {result.describe()}"
+            text = f"{verdict.text}; it drafts badly: measured {result.describe()}"
             report.warning(
                 Subject.DRAFTER,
                 f"{result.accepted} of {result.drafted} drafted tokens were accepted: it was made "
@@ -73,7 +74,9 @@ def _check_head_file(facts: GgufFacts, head: GgufFacts, command: str, report: Fi
     if difference := _difference(facts, head):
         report.problem(Subject.HEAD, f"{label} belongs to another model: {difference}")
     works = all(finding.part is not Subject.HEAD for finding in report.findings[before:])
-    text = "the head goes with this model" if works else "the head does not go with this model"
+    text = "the head does not go with this model"
+    if works:
+        text = "the head goes with this model" + _cost(facts, head.file)
     report.drafters.insert(
         0, DrafterVerdict("mtp", works, f"{label}: {text}", command if works else "")
     )
@@ -89,6 +92,7 @@ def _check_drafter(facts: GgufFacts, other: GgufFacts, command: str, report: Fil
     if goes and name not in NETWORKS:
         text += f", but {name} is not run here; llama.cpp runs it"
     works = goes and name in NETWORKS and facts.architecture in ARCHITECTURES
+    text += _cost(facts, other.file) if works else ""
     report.drafters.insert(
         0, DrafterVerdict(name, works, f"{label}: the drafter {text}", command if works else "")
     )
@@ -113,6 +117,20 @@ def _drafter_faults(facts: GgufFacts, other: GgufFacts, report: FileReport) -> l
     except NextnError as error:
         return [str(error).removeprefix(f"{label}: ")]
     return faults
+
+
+def _cost(facts: GgufFacts, file: GgufFile) -> str:
+    """What it takes in memory beside the model; "" where the model is not run here."""
+    if facts.architecture not in ARCHITECTURES:
+        return ""
+    try:
+        model = survey_model(facts.file).model
+        inventory, state = plan_networks(model, file)
+    except NextnError:  # said elsewhere
+        return ""
+    n_bytes, per_1k = memory_of_networks(inventory, model, state)
+    each = f", and {per_1k / 1e6:.2f} MB for each 1024 tokens of context" if per_1k else ""
+    return f"; it takes {n_bytes / 1e6:.1f} MB{each}"
 
 
 def _target_sizes(facts: GgufFacts) -> TargetSizes:

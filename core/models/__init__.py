@@ -14,6 +14,7 @@ from .drafters.foreign_names import is_draft_dialect
 
 if TYPE_CHECKING:
     from ..backend.interface import Backend
+    from ..backend.layers import StateShape
     from ..gguf.reader import GgufFile
     from .drafters.network import DraftNetwork
     from .hparams import Hparams
@@ -158,7 +159,7 @@ def add_networks(
 
     name, build = _network_builder(model, file)
     backend.begin_file(file)
-    inventory = plan_networks(model, file)
+    inventory, _ = plan_networks(model, file)
     if check is not None:
         check(inventory.demand(model, backend))
     backend.expect(file, inventory.matrices)
@@ -166,15 +167,16 @@ def add_networks(
     backend.weights_ready(file)
 
 
-def plan_networks(model: Model, file: GgufFile) -> Inventory:
-    """What `add_networks` would prepare; a ModelError if they are not networks for the model."""
+def plan_networks(model: Model, file: GgufFile) -> tuple[Inventory, StateShape]:
+    """What `add_networks` would prepare, and the state that would join the model's; a ModelError if
+    they are not networks for the model."""
     from .model_weights import Inventory, Weights
 
     inventory = Inventory()
     weights = Weights(file, inventory)
-    _network_builder(model, file)[1](weights)
+    _, layout = _network_builder(model, file)[1](weights)
     weights.check()
-    return inventory
+    return inventory, layout.behind(model.layout)
 
 
 Built: TypeAlias = tuple["Sequence[DraftNetwork]", "Layout"]

@@ -129,7 +129,7 @@ def test_a_draft(tmp_path: Path, capsys: Capture) -> None:
     assert inspect(NANO, "--draft", "none.gguf") == 1
     assert capsys.readouterr().err == "spec: error: none.gguf: no such file or folder\n"
     assert inspect(NANO, "--draft", draft, "--metadata") == 1
-    assert "goes with neither" in capsys.readouterr().err
+    assert "--draft and --target go with neither" in capsys.readouterr().err
 
 
 def test_a_checkpoint(tmp_path: Path, capsys: Capture) -> None:
