@@ -67,9 +67,11 @@ class Guard:
         is_upgrade = "websocket" in headers.get("upgrade", "").lower()
         if path in self._public and scope["method"] in _READING and not is_upgrade:
             return
-        if self._keys and not _is_preflight(scope, headers):
+        if _is_preflight(scope, headers):
+            return  # it does nothing, and without its headers the browser sends nothing after it
+        if self._keys:
             # A key in a header is proof enough: a browser never adds it to a foreign page's
-            # request by itself, and lets the page do so only after a preflight, refused below.
+            # request by itself, and lets the page do so only after a preflight.
             scope[OWNER] = self._owner(headers)
         else:
             self._check_page(headers, host)

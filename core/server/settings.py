@@ -13,6 +13,7 @@ from .web_origins import WEB_SCHEMES, host_name, is_local, is_loopback, is_priva
 
 LOCALHOST: Final = "127.0.0.1"
 ANY_ORIGIN: Final = "*"
+LOCAL_ORIGINS: Final = "localhost"  # llama-server's word for the pages of this machine
 # Reasoning stays in the content; goes to `reasoning_content` (`auto` too); or is in both.
 ReasoningFormat = Literal["none", "auto", "deepseek", "deepseek-legacy"]
 REASONING_FORMATS: Final = get_args(ReasoningFormat)
@@ -61,7 +62,7 @@ class ServerSettings(Struct, frozen=True):
                 "or --insecure if everybody who can reach it may use it"
             )
         for origin in self.cors_origins:
-            if origin != ANY_ORIGIN and not split_origin(origin)[0]:
+            if origin not in (ANY_ORIGIN, LOCAL_ORIGINS) and not split_origin(origin)[0]:
                 raise ConfigError(
                     f"--cors-origins {origin!r:.100} is no origin: give scheme://host[:port], "
                     "scheme://* for all of a scheme, or * for all pages"
