@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from torch import Tensor
@@ -21,8 +23,13 @@ MASK = "tokenizer.ggml.mask_token_id"
 
 
 def write_drafter(
-    path: Path, network: DraftingNetwork, target: TrainingTarget, kind: str = "Q8_0"
+    path: Path,
+    network: DraftingNetwork,
+    target: TrainingTarget,
+    kind: str = "Q8_0",
+    more: Mapping[str, Any] | None = None,
 ) -> None:
+    """`kind`: of the matrices. `more`: further keys, or others in place of these."""
     shape, name = network.shape, network.architecture
     keys = {
         "block_count": shape.num_hidden_layers,
@@ -49,6 +56,7 @@ def write_drafter(
         "general.quantization_version": 2,
         **{f"{name}.{key}": value for key, value in keys.items()},
         **target.vocabulary,
+        **(more or {}),
     }
     if isinstance(network, DFlashNetwork):
         metadata[MASK] = network.mask_token
@@ -57,7 +65,10 @@ def write_drafter(
 
 
 def encoded(name: str, value: Tensor, kind: str) -> TensorData:
-    """Matrices as `kind`, norms as F32."""
+    """Matrices as `kind`, norms as F32, tokens as I64."""
+    if not value.is_floating_point():
+        whole = value.numpy().astype(np.int64)
+        return TensorData(name, whole.shape, find_format("I64"), whole)
     array = np.ascontiguousarray(value.detach().float().cpu().numpy())
     fmt = find_format("F32" if array.ndim < 2 or "norm" in name else kind)
     if array.shape[-1] % fmt.block_size:

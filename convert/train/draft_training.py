@@ -8,18 +8,13 @@ from __future__ import annotations
 
 import argparse
 import logging
-import math
 import sys
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-import numpy as np
 import torch
-from msgspec import Struct
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 
 from ... import core
 from ...core.errors import ConfigError
@@ -27,13 +22,13 @@ from ...core.speculation.options import SpecOptions
 from .dflash_network import DFlashNetwork
 from .draft_export import DraftingNetwork, write_drafter
 from .draft_texts import LENGTH, draft_texts
+from .draft_trainer import N_HELD_OUT, DraftTrainer, ReadText
 from .drafter_shape import DFLASH, EAGLE3
 from .eagle3_network import Eagle3Network
 from .one_line_errors import in_one_line
 from .opening_lines import OpeningLines
-from .optimiser import Optimiser
 from .python_sources import default_library, training_texts
-from .training_schedule import Clock, TrainingBudget
+from .training_schedule import TrainingBudget
 from .training_target import TrainingTarget, balance, read_features
 
 NETWORKS: dict[str, Callable[[TrainingTarget, Tensor], DraftingNetwork]] = {
@@ -42,112 +37,11 @@ NETWORKS: dict[str, Callable[[TrainingTarget, Tensor], DraftingNetwork]] = {
     "dspark": lambda target, scale: DFlashNetwork(DFLASH, target, scale, rank=RANK),
 }
 RANK = 64  # of a DSpark drafter's correction
-ROWS = 4  # texts of a batch
 LEAST = 20  # tokens of a text
-N_HELD_OUT = 64  # texts
-MAX_GRADIENT = 5.0
-REPORT_EVERY, SAVE_EVERY = 25, 500  # steps
 
 Number = TypeVar("Number", int, float)
 
 _log = logging.getLogger("nextn.convert.train")
-
-
-class ReadText(Struct, frozen=True):
-    """A text with what the target makes of it."""
-
-    tokens: Tensor  # (T,)
-    features: Tensor  # (T, n_features)
-
-
-Batch = tuple[Tensor, Tensor, Tensor]  # tokens (B, T), features, number of tokens (B,)
-
-
-def batches(texts: Sequence[ReadText], rows: int, seed: int) -> Iterator[Batch]:
-    """Texts of about the same length together, in random order, again and again."""
-    by_size = sorted(range(len(texts)), key=lambda i: len(texts[i].tokens))
-    groups = [by_size[first : first + rows] for first in range(0, len(texts), rows)]
-    rng = np.random.default_rng(seed)
-    while True:
-        for group in rng.permutation(len(groups)):
-            yield joined([texts[i] for i in groups[group]])
-
-
-def joined(texts: Sequence[ReadText]) -> Batch:
-    tokens = pad_sequence([text.tokens for text in texts], batch_first=True)
-    features = pad_sequence([text.features for text in texts], batch_first=True).float()
-    return tokens, features, torch.tensor([len(text.tokens) for text in texts])
-
-
-class DraftTrainer:
-    def __init__(
-        self,
-        network: DraftingNetwork,
-        target: TrainingTarget,
-        texts: Sequence[ReadText],
-        budget: TrainingBudget,
-        *,
-        n_held_out: int = N_HELD_OUT,
-        rows: int = ROWS,
-        seed: int = 1,
-    ) -> None:
-        if len(texts) < n_held_out + rows:
-            raise ConfigError(
-                f"{len(texts)} texts are too few: {n_held_out} are held out, and a batch has {rows}"
-            )
-        self.network, self.target, self.budget = network, target, budget
-        self.held_out = texts[:n_held_out]
-        self.batches = batches(texts[n_held_out:], rows, seed)
-        self.optimiser = Optimiser(network)
-        self.clock, self.step, self.tokens = Clock(), 0, 0
-
-    @property
-    def part(self) -> float:
-        return self.budget.progress(self.tokens, self.clock.seconds)
-
-    def run(self, save: Callable[[], None] | None = None) -> None:
-        """To the end of the budget. `save` is called now and then, and at the end."""
-        recent: list[float] = []
-        for batch in self.batches:
-            if self.part >= 1:
-                break
-            start = time.monotonic()
-            recent.append(self._step(batch))
-            self.clock.add(time.monotonic() - start)
-            if self.step % REPORT_EVERY == 0:
-                mean, recent = sum(recent) / len(recent), []
-                _log.info(
-                    "%5.1f %%  step %d  %.3fM tokens  %.1f min  loss %.4f",
-                    100 * self.part, self.step, self.tokens / 1e6, self.clock.seconds / 60, mean,
-                )  # fmt: skip
-            if save is not None and self.step % SAVE_EVERY == 0:
-                _log.info("held out %.4f", self.measure())
-                save()
-        if save is not None:
-            save()
-
-    def _step(self, batch: Batch) -> float:
-        with torch.autocast("cpu", torch.bfloat16):
-            loss = self.network.loss(self.target, *batch)
-        loss.backward()
-        norm = float(torch.nn.utils.clip_grad_norm_(self.network.parameters(), MAX_GRADIENT))
-        if not math.isfinite(norm):
-            raise FloatingPointError(f"the gradient of step {self.step} is {norm}")
-        self.optimiser.step(self.budget.rate_at(self.part))
-        self.step += 1
-        self.tokens += int(batch[2].sum())
-        return float(loss.detach())
-
-    @torch.no_grad()
-    def measure(self) -> float:
-        """The loss on texts that are not trained on."""
-        parts = range(0, len(self.held_out), ROWS)
-        with torch.autocast("cpu", torch.bfloat16):
-            losses = [
-                self.network.loss(self.target, *joined(self.held_out[first : first + ROWS]))
-                for first in parts
-            ]
-        return float(torch.stack(losses).mean())
 
 
 def read_texts(target: TrainingTarget, runtime: core.Runtime, n: int, seed: int) -> list[ReadText]:

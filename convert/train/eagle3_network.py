@@ -5,11 +5,13 @@ What it computes is `core/models/drafters/eagle3.py`; names of parameters are th
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from ..drafters.token_map import DRAFT_TO_TARGET
 from .draft_attention import Past, draft_attention
 from .draft_loss import draft_loss
 from .drafter_shape import DrafterShape
@@ -23,10 +25,16 @@ class Eagle3Network(nn.Module):
     architecture = "eagle3"
     scale: Tensor
 
-    def __init__(self, shape: DrafterShape, target: TrainingTarget, scale: Tensor) -> None:
+    def __init__(
+        self,
+        shape: DrafterShape,
+        target: TrainingTarget,
+        scale: Tensor,
+        step_weights: Sequence[float] = STEP_WEIGHTS,
+    ) -> None:
         """`scale` (n_features,) of the features; the file has it in `fc`."""
         super().__init__()
-        self.shape, self.layers = shape, target.layers
+        self.shape, self.layers, self.step_weights = shape, target.layers, step_weights
         d, eps, width = shape.hidden_size, shape.rms_norm_eps, shape.head_dim
         n_q, n_kv = (n * width for n in (shape.num_attention_heads, shape.num_key_value_heads))
         self.register_buffer("scale", scale)
@@ -68,35 +76,52 @@ class Eagle3Network(nn.Module):
         return out
 
     def loss(
-        self, target: TrainingTarget, tokens: Tensor, features: Tensor, sizes: Tensor
+        self,
+        target: TrainingTarget,
+        tokens: Tensor,
+        features: Tensor,
+        sizes: Tensor,
+        starts: Tensor | None = None,
+        *,
+        of_acceptance: bool = False,
     ) -> Tensor:
-        """Of drafts from every row of texts (B, T), which have so many tokens each.
+        """Of drafts from every row of texts (B, T), which have so many tokens each. `starts` (B,):
+        the first token of each that counts.
 
         As in use, each step continues from the network's own rows, and sees the features of what
         is before the draft. The tokens are the true ones: later ones count if earlier were right.
         """
-        n = tokens.shape[1] - len(STEP_WEIGHTS)
-        wanted = target.distributions(features)
-        is_real = (torch.arange(tokens.shape[1]) < sizes[:, None]).float()
+        n = tokens.shape[1] - len(self.step_weights)
+        wanted, places = target.distributions(features), torch.arange(tokens.shape[1])
+        counts = places < sizes[:, None]
+        if starts is not None:
+            counts &= places + 1 >= starts[:, None]
         hidden, past = self.encode(features[:, :n]), list[Any]()
         total = torch.zeros(())
-        for i, weight in enumerate(STEP_WEIGHTS):
+        for i, weight in enumerate(self.step_weights):
             part = slice(i + 1, i + 1 + n)
             hidden = self(target.embed(tokens[:, part]), hidden, past)
             rows = self.output_norm(hidden).flatten(0, 1)
             total = total + weight * draft_loss(
-                rows, target.head, wanted[:, part].flatten(0, 1), is_real[:, part].flatten()
+                rows,
+                target.head,
+                wanted[:, part].flatten(0, 1),
+                counts[:, part].float().flatten(),
+                of_acceptance=of_acceptance,
             )
-        return total / sum(STEP_WEIGHTS)
+        return total / sum(self.step_weights)
 
     def tensors(self, target: TrainingTarget) -> dict[str, Tensor]:
-        """Under their names in a file."""
+        """Under their names in a file, with the rows of a short head and their tokens."""
         ends = ("fc.weight", "output_norm.weight")
         found: dict[str, Tensor] = {
             name if name in ends else f"blk.0.{file_name(name)}": value
             for name, value in self.named_parameters()
         }
-        return found | {"fc.weight": self.fc.weight * self.scale}
+        found["fc.weight"] = self.fc.weight * self.scale
+        if target.tokens is not None:
+            found |= {"output.weight": target.head, DRAFT_TO_TARGET: target.tokens}
+        return found
 
     def keys(self) -> dict[str, Any]:
         return {"norm_before_residual": True, "norm_before_fc": False}

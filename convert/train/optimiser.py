@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -44,6 +45,15 @@ class Optimiser:
         self.adam.step()
         self.adam.zero_grad()
         self._step_matrices(MATRIX_RATE * scale)
+
+    def state(self) -> dict[str, Any]:
+        return {"momenta": self.momenta, "adam": self.adam.state_dict()}
+
+    @torch.no_grad()
+    def go_on(self, state: Mapping[str, Any]) -> None:
+        for momentum, stored in zip(self.momenta, state["momenta"], strict=True):
+            momentum.copy_(stored)
+        self.adam.load_state_dict(state["adam"])
 
     @torch.no_grad()
     def _step_matrices(self, rate: float) -> None:

@@ -1,7 +1,8 @@
 """The pace of a run: its budget and its learning rates.
 
-The budget is tokens, which makes runs repeat, or minutes, which makes them end on time whatever
-else the machine does. Steps during which the process was stopped count as one ordinary step.
+The budget is tokens or steps, which makes runs repeat, or minutes, which makes them end on time
+whatever else the machine does. Steps during which the process was stopped count as one ordinary
+step.
 """
 
 from __future__ import annotations
@@ -21,11 +22,14 @@ class TrainingBudget(Struct, frozen=True):
     tokens: int = 0
     minutes: float = 0.0
     rate: float = 1.0  # times the usual learning rates
+    steps: int = 0
+    of_acceptance_from: float = 1.0  # of the run: the loss is cross entropy alone until then
 
-    def progress(self, n_tokens: int, seconds: float) -> float:
+    def progress(self, n_tokens: int, seconds: float, n_steps: int = 0) -> float:
         by_tokens = n_tokens / self.tokens if self.tokens else 0.0
+        by_steps = n_steps / self.steps if self.steps else 0.0
         by_time = seconds / (60 * self.minutes) if self.minutes else 0.0
-        return min(1.0, max(by_tokens, by_time))
+        return min(1.0, max(by_tokens, by_time, by_steps))
 
     def rate_at(self, progress: float) -> float:
         """The factor of the learning rates."""

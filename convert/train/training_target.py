@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from ...core.backend.interface import StateRoom
+from ...core.backend.layers import Floats
 from ...core.backend.step import StepPart, build_step
 from ...core.errors import ConfigError
 from ...core.models.model import block_input
+from ...core.models.model_weights import Weights
 from ...core.runtime import Runtime
 from ...core.state.sizes import PAGE_LEN
 from .draft_loss import frozen_logits
@@ -24,10 +27,10 @@ class TrainingTarget:
     from the features. Embedding, last norm and head stay as they are.
     """
 
-    def __init__(self, runtime: Runtime) -> None:
+    def __init__(self, runtime: Runtime, tokens: Tensor | None = None) -> None:
+        """`tokens`: those that the drafter's head knows, ascending; None: all."""
         h, file = runtime.model.hparams, runtime.file
-        n = h.n_layers
-        self.layers = (n // 3, 2 * n // 3, n)
+        self.layers = tapped_layers(runtime)
         self.width, self.n_vocab, self.eps = h.n_embd, h.n_vocab, h.eps
         # Drafters learn from texts and distributions of the target, so its licence is theirs.
         self.license = file.metadata.str("general.license", "")
@@ -37,10 +40,17 @@ class TrainingTarget:
             if name.startswith("tokenizer.ggml.")
         }
         head_file, stem = runtime.model.output_at
-        self.embedding, self.norm, self.head = (
+        self.embedding, self.head = (
             torch.from_numpy(part.tensors[f"{name}.weight"].floats().copy()).float()
-            for part, name in ((file, "token_embd"), (file, "output_norm"), (head_file, stem))
+            for part, name in ((file, "token_embd"), (head_file, stem))
         )
+        self.tokens = tokens
+        if tokens is not None:
+            self.head = self.head[tokens].clone()
+        norm = runtime.model.end_norm(Weights(file, _PlainArrays()))
+        self.norm, self.is_centred = torch.from_numpy(np.array(norm.weight)), norm.centred
+        self.bias = 0.0 if norm.bias is None else torch.from_numpy(np.array(norm.bias))
+        self.logit_cap = runtime.model.logit_cap
 
     @property
     def n_features(self) -> int:
@@ -51,10 +61,38 @@ class TrainingTarget:
 
     @torch.no_grad()
     def distributions(self, features: Tensor) -> Tensor:
-        """(B, T, V): of the token behind each."""
-        hidden = normed(features[..., -self.width :].float(), self.norm, self.eps)
-        logits = frozen_logits(hidden, self.head)
+        """(B, T, V): of the token behind each, among those that the head knows."""
+        hidden = features[..., -self.width :].float()
+        if self.is_centred:
+            hidden = hidden - hidden.mean(-1, keepdim=True)
+        logits = frozen_logits(normed(hidden, self.norm, self.eps) + self.bias, self.head)
+        if self.logit_cap:
+            logits = self.logit_cap * (logits.float() / self.logit_cap).tanh()
         return logits.float().softmax(-1).to(logits.dtype)
+
+
+class _PlainArrays:
+    """The numbers of a file as they are."""
+
+    def matrix(self, parts: object) -> None:
+        return None
+
+    def vector(self, values: Floats) -> Floats:
+        return values
+
+
+def tapped_layers(runtime: Runtime) -> tuple[int, int, int]:
+    """Layers that a drafter reads: a third and two thirds up, and behind the last."""
+    n = runtime.model.hparams.n_layers
+    layers = (n // 3, 2 * n // 3, n)
+    if len(set(layers)) < len(layers) or not runtime.model.taps.issuperset(
+        map(block_input, layers)
+    ):
+        raise ConfigError(
+            f"{runtime.file.label}: no drafter can be trained for this model: EAGLE3 reads the "
+            f"inputs of three layers, and of its {n} layers these cannot be had"
+        )
+    return layers
 
 
 def read_features(

@@ -21,7 +21,8 @@ from nextn.convert.train.draft_attention import Past
 from nextn.convert.train.draft_export import DraftingNetwork, write_drafter
 from nextn.convert.train.draft_loss import draft_loss
 from nextn.convert.train.draft_texts import LENGTH, draft_texts
-from nextn.convert.train.draft_training import DraftTrainer, ReadText, batches, main
+from nextn.convert.train.draft_trainer import DraftTrainer, ReadText, batches
+from nextn.convert.train.draft_training import main
 from nextn.convert.train.drafter_shape import DrafterShape
 from nextn.convert.train.eagle3_network import Eagle3Network
 from nextn.convert.train.opening_lines import OpeningLines
@@ -173,6 +174,21 @@ def test_the_loss_is_cross_entropy() -> None:
     torch.testing.assert_close(found, expected)
 
 
+def test_the_loss_of_acceptance_goes_from_entropy_to_rejections() -> None:
+    rows, head = torch.randn(300, 8, requires_grad=True), torch.randn(50, 8)
+    wanted, weights = torch.randn(300, 50).softmax(-1), torch.rand(300)
+    loss = draft_loss(rows, head, wanted, weights, of_acceptance=True)
+    (found,) = torch.autograd.grad(loss, rows)
+    log_probs = (rows @ head.T).log_softmax(-1)
+    accepted = torch.minimum(log_probs.exp(), wanted).sum(-1)
+    share = (-3 * accepted.detach()).exp()
+    each = share * -(wanted * log_probs).sum(-1) + (1 - share) * (1 - accepted)
+    plain = (each * weights).sum() / weights.sum()
+    (expected,) = torch.autograd.grad(plain, rows)
+    torch.testing.assert_close(loss, plain)
+    torch.testing.assert_close(found, expected)
+
+
 def test_padding_changes_nothing(tiny: Tiny) -> None:
     """A text beside a longer one has the loss that it has alone."""
     with plain(tiny("qwen35").path) as runtime:
@@ -214,7 +230,7 @@ def test_batches_hold_texts_of_about_one_length() -> None:
     order = batches(texts, 4, seed=1)
     spans, seen = [], []
     for _ in range(10):
-        tokens, features, sizes = next(order)
+        tokens, features, sizes, _ = next(order)
         assert features.shape[:2] == tokens.shape
         spans.append(int(sizes.max() - sizes.min()))
         seen += sizes.tolist()
