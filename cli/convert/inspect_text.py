@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         TemplateFacts,
         TokenizerFacts,
     )
+    from ...core.models.drafters.training_record import TrainingRecord
 
 Line = tuple[str, str]  # text, style
 _PLAIN, _BOLD, _GREEN, _RED, _YELLOW = "", "1", "32", "31", "33"
@@ -98,6 +99,8 @@ def _uses(report: FileReport) -> Iterator[tuple[str, str]]:
         yield "images", f"{report.mmproj} beside it makes rows for it (--mmproj)"
     if report.drafts_for:
         yield from _target(report.drafts_for)
+    if report.training:
+        yield from _training(report.training)
     if report.memory:
         yield "memory", _memory(report.memory)
 
@@ -124,6 +127,16 @@ def _target(found: TargetFacts) -> Iterator[tuple[str, str]]:
     if found.shares:
         how += f"; {' and '.join(found.shares)} of the target"
     yield "drafts", how
+
+
+def _training(found: TrainingRecord) -> Iterator[tuple[str, str]]:
+    texts = f"{found.text_count} texts ({', '.join(found.kinds)}; {found.texts})"
+    how = f"{found.token_count} tokens written at temperature {found.temperature:g}"
+    run = f"{found.steps} steps, {found.minutes:g} minutes, seed {found.seed}"
+    yield "trained for", f"{found.model}, fingerprint {found.target}"
+    yield "trained on", f"{texts}, {how}; {run}"
+    rates = ", ".join(f"{rate:.3f}" for rate in found.acceptance)
+    yield "acceptance", f"{rates} by place, {found.tokens_per_step:.2f} tokens a step, held out"
 
 
 def _layers(layers: LayerCounts) -> str:

@@ -8,6 +8,7 @@ from typing import Final
 from ...core.errors import ModelError
 from ...core.gguf.printable import listing
 from ...core.models.drafters import NETWORKS
+from ...core.models.drafters.training_record import read_training_record
 from ..drafters import DrafterDescription, TensorFaults, describe, find_tensor_faults
 from .gguf_facts import GgufFacts
 from .key_rules import check_tokens
@@ -36,6 +37,10 @@ def examine_drafter(facts: GgufFacts, report: FileReport, *, was_scanned: bool) 
         report.drafts_for = _target_facts(described)
         if not described.unknown:
             report_faults(facts, described, report)
+    try:
+        report.training = read_training_record(facts.file)
+    except ModelError as error:
+        report.warning(Subject.DRAFTER, str(error).removeprefix(f"{facts.file.label}: "))
     check_numbers(facts, report, was_scanned=was_scanned)
     check_llama_cpp(facts, report)
     for fault in facts.faults:

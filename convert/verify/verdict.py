@@ -9,6 +9,8 @@ from typing import Any
 
 from msgspec import Struct, field, to_builtins
 
+from ...core.models.drafters.training_record import TrainingRecord
+
 
 class Severity(StrEnum):
     PROBLEM = "problem"  # something is broken
@@ -143,6 +145,7 @@ class FileReport(Struct):
     template: TemplateFacts | None = None
     memory: MemoryFacts | None = None
     drafts_for: TargetFacts | None = None  # of a drafter
+    training: TrainingRecord | None = None  # of a drafter that `spec convert train` made
     images: ImageFacts | None = None  # of an mmproj file
     mmproj: str = ""  # the file beside a model that makes rows for it
     becomes: dict[str, int] = field(default_factory=dict)  # recipe: bytes of the GGUF

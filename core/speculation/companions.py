@@ -20,6 +20,8 @@ from ..hub_models import DRAFTER_FOLDERS
 from ..models import network_of
 from ..models.drafters import NETWORKS
 from ..models.drafters.foreign_names import in_names_of_today, is_draft_dialect
+from ..models.drafters.training_record import read_training_record
+from ..state.fingerprint import model_fingerprint
 from .declared_drafters import declared_drafters
 from .drafter_results import ResultFile
 from .options import AUTO, DRAFT, FROM_FILES, MTP, SpecOptions
@@ -93,6 +95,8 @@ def _choose(companions: list[Companion], target: GgufFile) -> Companion:
 
 
 def _names(file: GgufFile, target: GgufFile) -> bool:
+    if (record := read_training_record(file)) is not None:
+        return record.target == model_fingerprint(target)
     meta, name = file.metadata, target.metadata.str("general.name", "")
     named = [meta.str(f"general.{key}", "") for key in ("base_model.0.name", "name")]
     return bool(name) and any(name.lower() in text.lower() for text in named)
