@@ -19,6 +19,7 @@ COMMANDS: Final = {
     "drafter": Subcommand(
         ".convert.drafter", "drafter", "A drafter of any layout in the names of llama.cpp."
     ),
+    "train": Subcommand(".convert.train", "train", "A drafter for a model, out of its own texts."),
     "attach": Subcommand(".convert.attach", "attach", "An MTP head into a GGUF that lost it."),
     "extract": Subcommand(
         ".convert.recombine_commands", "extract", "The MTP head into a file of its own."
@@ -37,7 +38,7 @@ app = typer.Typer(name="convert", cls=group_of(COMMANDS), **SETTINGS)
 
 @app.callback(invoke_without_command=True)
 def convert(context: typer.Context) -> None:
-    """Inspect, attach, extract, convert, quantise and measure model files."""
+    """Inspect, attach, extract, convert, quantise, measure and train model files."""
     if context.invoked_subcommand is None:
         print_help(context.get_help())
         raise typer.Exit(2)

@@ -6,6 +6,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
+from copy import deepcopy
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,6 +18,7 @@ from torch.nn.utils.rnn import pad_sequence
 from ...core.errors import ConfigError
 from .draft_export import DraftingNetwork
 from .eagle3_network import Eagle3Network
+from .network_parts import HAS_BFLOAT16
 from .optimiser import Optimiser
 from .training_schedule import Clock, TrainingBudget
 from .training_target import TrainingTarget
@@ -132,6 +134,38 @@ class DraftTrainer:
         self.step, self.tokens = state["step"], state["tokens"]
         self.clock.seconds = state["seconds"]
 
+    def times(self, n: int) -> list[float]:
+        """Seconds of so many steps of a copy of the network."""
+        tried = DraftTrainer(
+            deepcopy(self.network),
+            self.target,
+            [*self.held_out, *self.texts],
+            TrainingBudget(steps=1 << 20),
+            n_held_out=len(self.held_out),
+            rows=self.rows,
+            seed=self.seed,
+        )
+        found: list[float] = []
+        for _, batch in zip(range(n), batches(self.texts, self.rows, self.seed), strict=False):
+            began = time.monotonic()
+            tried._step(batch)
+            found.append(time.monotonic() - began)
+        return found
+
+    @torch.no_grad()
+    def acceptance(self) -> list[float]:
+        """The share of held-out tokens at each place of a draft that both distributions share,
+        where all before are right; of an EAGLE3 drafter."""
+        network = self.network
+        assert isinstance(network, Eagle3Network), "other drafters are not measured like this"
+        with torch.autocast("cpu", torch.bfloat16, enabled=HAS_BFLOAT16):
+            shared = [
+                network.acceptance(self.target, *joined(self.held_out[first : first + ROWS]))
+                for first in range(0, len(self.held_out), ROWS)
+            ]
+        totals = torch.stack(shared).sum(0)  # (places, 2)
+        return (totals[:, 0] / totals[:, 1].clamp(min=1)).tolist()
+
     def _log_step(self, loss: float) -> None:
         self._recent.append(loss)
         if self.step % REPORT_EVERY == 0:
@@ -157,7 +191,7 @@ class DraftTrainer:
 
     def _loss(self, batch: Batch, *, of_acceptance: bool = False) -> Tensor:
         network, target = self.network, self.target
-        with torch.autocast("cpu", torch.bfloat16):
+        with torch.autocast("cpu", torch.bfloat16, enabled=HAS_BFLOAT16):
             if isinstance(network, Eagle3Network):
                 return network.loss(target, *batch, of_acceptance=of_acceptance)
             return network.loss(target, *batch[:3])

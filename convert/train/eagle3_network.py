@@ -5,20 +5,28 @@ What it computes is `core/models/drafters/eagle3.py`; names of parameters are th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from ..drafters.token_map import DRAFT_TO_TARGET
 from .draft_attention import Past, draft_attention
-from .draft_loss import draft_loss
+from .draft_loss import draft_loss, frozen_logits
 from .drafter_shape import DrafterShape
 from .network_parts import Mlp, RmsNorm, product, rope_angles, rotate_neighbours
 from .training_target import TrainingTarget
 
 STEP_WEIGHTS = (1.0, 0.8, 0.6, 0.5)  # of the tokens of a draft
+
+
+class DraftStep(NamedTuple):
+    """One token of each draft."""
+
+    rows: Tensor  # (N, D) that the head reads
+    wanted: Tensor  # (N, V)
+    counts: Tensor  # (N,) 1 where it counts, else 0
 
 
 class Eagle3Network(nn.Module):
@@ -51,7 +59,7 @@ class Eagle3Network(nn.Module):
         start(self, target)
 
     def encode(self, features: Tensor) -> Tensor:
-        rows: Tensor = self.fc(features * self.scale)
+        rows: Tensor = self.fc(features[..., : len(self.scale)] * self.scale)
         return rows
 
     def forward(self, embedded: Tensor, hidden: Tensor, past: Past) -> Tensor:
@@ -91,25 +99,50 @@ class Eagle3Network(nn.Module):
         As in use, each step continues from the network's own rows, and sees the features of what
         is before the draft. The tokens are the true ones: later ones count if earlier were right.
         """
+        total = torch.zeros(())
+        unrolled = self._unrolled(target, tokens, features, sizes, starts)
+        for weight, step in zip(self.step_weights, unrolled, strict=True):
+            loss = draft_loss(
+                step.rows, target.head, step.wanted, step.counts, of_acceptance=of_acceptance
+            )
+            total = total + weight * loss
+        return total / sum(self.step_weights)
+
+    def acceptance(
+        self, target: TrainingTarget, tokens: Tensor, features: Tensor, sizes: Tensor,
+        starts: Tensor,
+    ) -> Tensor:  # fmt: skip
+        """(steps, 2): how much of the probability of tokens both share, and the number of these."""
+        found = []
+        for step in self._unrolled(target, tokens, features, sizes, starts):
+            counted = step.counts > 0
+            probs = frozen_logits(step.rows[counted], target.head).float().softmax(-1)
+            shared = torch.minimum(probs, step.wanted[counted].float()).sum()
+            found.append(torch.stack([shared, step.counts.sum()]))
+        return torch.stack(found)
+
+    def _unrolled(
+        self,
+        target: TrainingTarget,
+        tokens: Tensor,
+        features: Tensor,
+        sizes: Tensor,
+        starts: Tensor | None,
+    ) -> Iterator[DraftStep]:
         n = tokens.shape[1] - len(self.step_weights)
         wanted, places = target.distributions(features), torch.arange(tokens.shape[1])
         counts = places < sizes[:, None]
         if starts is not None:
             counts &= places + 1 >= starts[:, None]
         hidden, past = self.encode(features[:, :n]), list[Any]()
-        total = torch.zeros(())
-        for i, weight in enumerate(self.step_weights):
+        for i in range(len(self.step_weights)):
             part = slice(i + 1, i + 1 + n)
             hidden = self(target.embed(tokens[:, part]), hidden, past)
-            rows = self.output_norm(hidden).flatten(0, 1)
-            total = total + weight * draft_loss(
-                rows,
-                target.head,
+            yield DraftStep(
+                self.output_norm(hidden).flatten(0, 1),
                 wanted[:, part].flatten(0, 1),
                 counts[:, part].float().flatten(),
-                of_acceptance=of_acceptance,
             )
-        return total / sum(self.step_weights)
 
     def tensors(self, target: TrainingTarget) -> dict[str, Tensor]:
         """Under their names in a file, with the rows of a short head and their tokens."""

@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from .network_parts import HAS_BFLOAT16
+
 MOMENTUM = 0.95
 MATRIX_RATE, REST_RATE = 0.015, 0.004
 DECAY = 0.05  # of matrices, times the rate
@@ -78,8 +80,10 @@ def orthogonalise(stack: Tensor) -> Tensor:
     tall = stack.shape[-2] > stack.shape[-1]
     x = stack.mT if tall else stack
     x = x / (x.norm(dim=(-2, -1), keepdim=True) + 1e-7)
+    if HAS_BFLOAT16:  # a direction need not be exact, and this is most of a small batch's time
+        x = x.bfloat16()
     for _ in range(_STEPS):
         gram = x @ x.mT
         x = a * x + (b * gram + c * gram @ gram) @ x
     moved: Tensor = x.mT if tall else x
-    return moved
+    return moved.to(stack.dtype)

@@ -19,18 +19,25 @@ from ...core.state.sizes import PAGE_LEN
 from .draft_loss import frozen_logits
 from .network_parts import normed
 
+LEAST_LAYERS = 2  # of a target
+
 
 class TrainingTarget:
     """The features of a token are the rows that enter `layers`, side by side.
 
-    The last of these layers is the one behind the model, so that the target's distributions come
-    from the features. Embedding, last norm and head stay as they are.
+    Read are those of `read_layers`, the last of which is the one behind the model, so that the
+    target's distributions come from them. Embedding, last norm and head stay as they are.
     """
 
-    def __init__(self, runtime: Runtime, tokens: Tensor | None = None) -> None:
-        """`tokens`: those that the drafter's head knows, ascending; None: all."""
+    def __init__(
+        self, runtime: Runtime, tokens: Tensor | None = None, layers: Sequence[int] = ()
+    ) -> None:
+        """`tokens`: those that the drafter's head knows, ascending; None: all. `layers`: that it
+        reads; none: a third and two thirds up, and behind the last."""
         h, file = runtime.model.hparams, runtime.file
-        self.layers = tapped_layers(runtime)
+        n = h.n_layers
+        self.layers = tuple(layers) or (n // 3, 2 * n // 3, n)
+        self.read_layers = read_layers(runtime, self.layers)
         self.width, self.n_vocab, self.eps = h.n_embd, h.n_vocab, h.eps
         # Drafters learn from texts and distributions of the target, so its licence is theirs.
         self.license = file.metadata.str("general.license", "")
@@ -82,23 +89,31 @@ class _PlainArrays:
 
 
 def tapped_layers(runtime: Runtime) -> tuple[int, int, int]:
-    """Layers that a drafter reads: a third and two thirds up, and behind the last."""
+    """Layers that a drafter can read wherever it runs: llama.cpp has no row behind the last layer
+    of many families, and then drafts worse without a word."""
     n = runtime.model.hparams.n_layers
-    layers = (n // 3, 2 * n // 3, n)
-    if len(set(layers)) < len(layers) or not runtime.model.taps.issuperset(
-        map(block_input, layers)
-    ):
+    return n // 3, 2 * n // 3, n - 1
+
+
+def read_layers(runtime: Runtime, layers: Sequence[int]) -> tuple[int, ...]:
+    """These and the one behind the model, if it is not the last of them."""
+    n = runtime.model.hparams.n_layers
+    found = tuple(layers) if layers[-1] == n else (*layers, n)
+    if n < LEAST_LAYERS or not runtime.model.taps.issuperset(map(block_input, found)):
         raise ConfigError(
-            f"{runtime.file.label}: no drafter can be trained for this model: EAGLE3 reads the "
-            f"inputs of three layers, and of its {n} layers these cannot be had"
+            f"{runtime.file.label}: no drafter can be trained for this model: EAGLE3 reads what "
+            f"enters three of its layers, which cannot be had of these {n}"
         )
-    return layers
+    return found
 
 
 def read_features(
-    runtime: Runtime, layers: Sequence[int], texts: Sequence[Sequence[int]]
+    runtime: Runtime,
+    layers: Sequence[int],
+    texts: Sequence[Sequence[int]],
+    scale: Tensor | float = 1.0,
 ) -> Iterator[Tensor]:
-    """(T, n_features) of each text, in half precision."""
+    """(T, n_features) of each text times `scale`, in half precision."""
     longest = max(map(len, texts))
     if longest > runtime.n_ctx:
         raise ConfigError(f"a text of {longest} tokens is longer than the context")
@@ -112,7 +127,7 @@ def read_features(
     for tokens in texts:
         found = run(build_step([StepPart(tokens, 0, pages)])).taps
         rows = [torch.from_numpy(found[name].copy()) for name in names]
-        yield torch.cat(rows, 1).half()
+        yield (torch.cat(rows, 1) * scale).half()
 
 
 def balance(features: Sequence[Tensor], width: int) -> Tensor:

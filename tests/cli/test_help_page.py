@@ -26,7 +26,7 @@ def test_help_loads_nothing_heavy() -> None:
     program = (
         "import sys; from nextn.cli.app import run; run(['generate', '--help']); "
         "[run(['convert', name, '--help']) for name in "
-        "'inspect hf attach extract detach merge split quantize measure check'.split()]; "
+        "'inspect hf train attach extract detach merge split quantize measure check'.split()]; "
         "sys.stderr.write(' '.join(sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)

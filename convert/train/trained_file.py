@@ -1,0 +1,145 @@
+"""The file of a trained drafter: measured as it will run, with a record of its training."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from msgspec import Struct, field
+
+from ... import core
+from ...core.bench.prompt_tokens import PromptRenderer
+from ...core.bench.record import Prompt
+from ...core.errors import ConfigError
+from ...core.generation import GenerateParams
+from ...core.models.drafters.training_record import TrainingRecord, record_entries
+from ...core.sampling.params import SamplingParams
+from ...core.speculation.options import EAGLE3, SpecOptions
+from .answer_writing import LONGEST_REQUEST, request_tokens
+from .draft_export import write_drafter
+from .drafter_run import STEP_WEIGHTS, TrainedDrafter, Voice, size
+
+N_DRAFTED: Final = len(STEP_WEIGHTS)
+N_WRITTEN: Final = 96  # tokens behind each prompt
+MOST_PROMPTS: Final = 16
+N_CTX: Final = LONGEST_REQUEST + N_WRITTEN
+ENOUGH: Final = 0.98  # of the length in half precision: then eight bits are enough
+SMALL, EXACT = "Q8_0", "F16"
+
+
+class RunAcceptance(Struct):
+    """Over several texts, `N_DRAFTED` tokens drafted at each step."""
+
+    tokens: int = 0
+    steps: int = 0
+    drafts: list[int] = field(default_factory=list)  # that had a token at each place
+    accepted: list[int] = field(default_factory=list)  # of these
+
+    @property
+    def length(self) -> float:
+        """Tokens that come out of a step."""
+        return self.tokens / self.steps if self.steps else 1.0
+
+    @property
+    def by_place(self) -> list[float]:
+        """Of all drafts, those whose token at each place was accepted."""
+        n = max(1, self.drafts[0] if self.drafts else 1)
+        return [accepted / n for accepted in self.accepted]
+
+
+class WrittenDrafter(Struct):
+    kind: str  # of the matrices
+    measured: RunAcceptance
+    line: str  # what was compared
+
+
+def write_trained(
+    output: Path,
+    model: Path,
+    trained: TrainedDrafter,
+    sampling: SamplingParams,
+    folder: Path,
+    threads: int | None,
+    voice: Voice,
+) -> WrittenDrafter:
+    """In eight bits if that costs no acceptance. `folder`: for files that are tried."""
+    found: dict[str, tuple[RunAcceptance, int]] = {}
+    for kind in (EXACT, SMALL):
+        voice.progress(f"measuring the acceptance as {kind}", 0.0)
+        path = folder / f"{kind}.gguf"
+        try:
+            write_drafter(path, trained.network, trained.target, kind)
+        except ConfigError:  # rows of this width are no whole blocks
+            continue
+        measured = measure(model, path, trained.judged_by, sampling, threads)
+        found[kind] = measured, path.stat().st_size
+        path.unlink()
+    exact, small = found[EXACT], found.get(SMALL)
+    kind = EXACT
+    if small is not None and small[0].length >= ENOUGH * exact[0].length:
+        kind = SMALL
+    measured = found[kind][0]
+    keys = record_keys(trained, sampling, measured)
+    write_drafter(output, trained.network, trained.target, kind, keys)
+    line = ", ".join(
+        f"{name} {each.length:.3f} tokens a step in {size(n)}" for name, (each, n) in found.items()
+    )
+    return WrittenDrafter(kind, measured, line)
+
+
+def measure(
+    model: Path,
+    draft: Path,
+    prompts: Sequence[Prompt],
+    sampling: SamplingParams,
+    threads: int | None,
+) -> RunAcceptance:
+    """What the runtime accepts: each draft goes on from the drafter's own tokens."""
+    spec = SpecOptions(types=(EAGLE3,), draft_n_max=N_DRAFTED, fixed=True)
+    total = RunAcceptance(drafts=[0] * N_DRAFTED, accepted=[0] * N_DRAFTED)
+    with core.load(model, "cpu", n_ctx=N_CTX, threads=threads, draft=draft, spec=spec) as runtime:
+        params = GenerateParams(sampling, max_tokens=N_WRITTEN)
+        for tokens in _spread(PromptRenderer(runtime), prompts):
+            for _ in runtime.generate(tokens, params):
+                pass
+            stats = runtime.stats
+            total.tokens += stats.predicted_n - 1  # the prompt's step makes the first one
+            total.steps += stats.steps - 1
+            for i, n in enumerate(stats.draft_per_pos[:N_DRAFTED]):
+                total.drafts[i] += n
+                total.accepted[i] += stats.accept_per_pos[i]
+    return total
+
+
+def _spread(renderer: PromptRenderer, prompts: Sequence[Prompt]) -> Iterator[list[int]]:
+    found = [request_tokens(renderer, prompt) for prompt in prompts]
+    fitting = [tokens for tokens in found if 0 < len(tokens) <= LONGEST_REQUEST]
+    every = max(1, -(-len(fitting) // MOST_PROMPTS))
+    yield from fitting[::every]
+
+
+def record_keys(
+    trained: TrainedDrafter, sampling: SamplingParams, measured: RunAcceptance
+) -> dict[str, Any]:
+    plan = trained.plan
+    record = TrainingRecord(
+        target=plan.model,
+        model=plan.model_name,
+        texts=Path(plan.texts).name,
+        kinds=tuple(f"{kind} {n}" for kind, n in trained.kinds.items()),
+        text_count=plan.n_texts,
+        token_count=trained.n_tokens,
+        steps=plan.steps,
+        minutes=plan.minutes,
+        seed=plan.seed,
+        temperature=sampling.temperature,
+        acceptance=tuple(measured.by_place),
+        tokens_per_step=measured.length,
+    )
+    return {
+        "general.name": f"{plan.model_name} EAGLE3",
+        "general.base_model.count": 1,
+        "general.base_model.0.name": plan.model_name,
+        **record_entries(record),
+    }
