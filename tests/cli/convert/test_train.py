@@ -88,6 +88,19 @@ def test_inspect_says_what_it_was_trained_on(trained: Trained, capsys: Capture) 
     assert "by place" in shown
 
 
+def test_of_two_drafters_beside_a_model_its_own_is_taken(trained: Trained, tmp_path: Path) -> None:
+    model = tmp_path / "model.gguf"
+    shutil.copy(trained.model, model)
+    shutil.copy(trained.path, tmp_path / "z.gguf")
+    spec = replace(SPEC, types=("eagle3",))
+    with load_runtime(model, "cpu", n_ctx=N_CTX, spec=NO_SPECULATION) as runtime:
+        own = runtime.fingerprint.encode()
+    of_another = trained.path.read_bytes().replace(own, b"0" * len(own))
+    (tmp_path / "a.gguf").write_bytes(of_another)
+    with load_runtime(model, "cpu", n_ctx=N_CTX, spec=spec) as runtime:
+        assert [each.file.path.name for each in runtime.draft_files] == ["z.gguf"]
+
+
 @pytest.mark.peer
 def test_llama_cpp_drafts_the_same(trained: Trained, capfd: pytest.CaptureFixture[str]) -> None:
     with capfd.disabled():
