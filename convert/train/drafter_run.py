@@ -33,7 +33,7 @@ from .feature_store import FeatureStore
 from .last_layer import start_from_last_layer
 from .own_texts import KIND, digest_of, store_texts
 from .text_store import StoredText, TextStore
-from .training_requests import BuiltInRequests, FileRequests, RequestSource
+from .training_requests import BuiltInRequests, FileRequests, PythonRequests, RequestSource
 from .training_schedule import TrainingBudget
 from .training_target import TrainingTarget, read_layers, tapped_layers
 from .work_folder import TrainingPlan, WorkFolder, write_whole
@@ -325,8 +325,9 @@ def request_source(runtime: Runtime, options: TrainingOptions) -> RequestSource:
     is_chat = PromptRenderer(runtime).has_template
     if options.prompts is not None:
         return FileRequests(options.prompts, is_chat=is_chat)
-    only_code = is_bundled(runtime.file.path)
-    return BuiltInRequests(options.seed, is_chat=is_chat and not only_code, only_code=only_code)
+    if is_bundled(runtime.file.path):
+        return PythonRequests(options.seed)
+    return BuiltInRequests(options.seed, is_chat=is_chat)
 
 
 def draft_tokens(

@@ -21,12 +21,15 @@ from ...core.bench.prompt_files import parse_prompts, read_prompt_file
 from ...core.bench.record import Prompt
 from ...core.bench.workloads import built_in
 from ...core.errors import ConfigError
+from .opening_lines import OpeningLines
+from .python_sources import default_library, training_texts
 
 WORDS: Final = Path(__file__).with_name("training_requests.json")
 SHARES: Final = {"chat": 0.4, "code": 0.25, "summary": 0.15, "edit": 0.2}
 CODE_EDITS: Final = 0.5  # of the edits
 HELD_OUT_PART: Final = 8  # of the prompts of a file, one in so many is judged by
 MOST_HELD_OUT: Final = 32
+MOST_OPENED: Final = 400  # characters of a definition
 
 
 class RequestSource(Protocol):
@@ -44,24 +47,24 @@ class RequestSource(Protocol):
 
 
 class BuiltInRequests(RequestSource):
-    """`is_chat`: for a model with a chat template; `only_code`: for one that knows nothing else."""
+    """`is_chat`: for a model with a chat template."""
 
     name = "built-in"
 
-    def __init__(self, seed: int, *, is_chat: bool, only_code: bool = False) -> None:
+    def __init__(self, seed: int, *, is_chat: bool) -> None:
         self._words: dict[str, list[str]] = json.loads(WORDS.read_text("utf-8"))
-        self._seed, self._is_chat, self._only_code = seed, is_chat, only_code
+        self._seed, self._is_chat = seed, is_chat
         self.held_out = built_in("chat" if is_chat else "code").prompts
 
     @property
     def digest(self) -> str:
-        key = f"{self._seed} {self._is_chat} {self._only_code} {self._words}"
+        key = f"{self._seed} {self._is_chat} {self._words}"
         return hashlib.sha256(key.encode()).hexdigest()
 
     def request(self, i: int) -> Prompt:
         rng = random.Random(f"request {self._seed} {i}")
         if not self._is_chat:
-            kind = "code" if self._only_code or rng.random() < 0.5 else "prose"
+            kind = rng.choice(("code", "prose"))
             text = self._function(rng) if kind == "code" else self._article(rng, 2)
             return Prompt(str(i), kind, text=text)
         (kind,) = rng.choices(list(SHARES), list(SHARES.values()))
@@ -109,6 +112,27 @@ class BuiltInRequests(RequestSource):
         name = "_".join(re.findall(r"[a-z]+", task.lower())[:4])
         argument = self._pick(rng, "variables")
         return f'def {name}({argument}):\n    """Return what {task}."""\n'
+
+
+class PythonRequests(RequestSource):
+    """First lines of definitions of Python's library, for the bundled model."""
+
+    name = "Python's library"
+
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
+        self._lines = OpeningLines.of(training_texts(default_library()))
+        self.held_out = built_in("code").prompts
+
+    @property
+    def digest(self) -> str:
+        key = f"{self._seed} {self._lines.definitions}"
+        return hashlib.sha256(key.encode("utf-8", "replace")).hexdigest()
+
+    def request(self, i: int) -> Prompt:
+        rng = random.Random(f"request {self._seed} {i}")
+        lines = self._lines.definition(rng).splitlines(keepends=True)
+        return Prompt(str(i), "code", text="".join(lines[: rng.randint(1, 4)])[:MOST_OPENED])
 
 
 class FileRequests(RequestSource):

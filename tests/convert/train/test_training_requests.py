@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from nextn.convert.train.training_requests import BuiltInRequests, FileRequests
+from nextn.convert.train.python_sources import is_judged
+from nextn.convert.train.training_requests import BuiltInRequests, FileRequests, PythonRequests
 from nextn.core.errors import ConfigError
 
 
@@ -31,8 +32,14 @@ def test_openings_for_models_without_a_template() -> None:
     made = [source.request(i) for i in range(400)]
     assert {prompt.category for prompt in made} == {"prose", "code"}
     assert all(prompt.text and not prompt.turns for prompt in made)
-    only = BuiltInRequests(1, is_chat=False, only_code=True)
-    assert all(only.request(i).text.startswith("def ") for i in range(50))
+
+
+def test_openings_for_the_bundled_model() -> None:
+    source = PythonRequests(1)
+    texts = [source.request(i).text for i in range(300)]
+    assert [source.request(i).text for i in range(300)] == texts
+    assert len(set(texts)) > 200
+    assert not any(is_judged(text) for text in texts)
 
 
 def test_a_file_of_lines_or_of_json(tmp_path: Path) -> None:
