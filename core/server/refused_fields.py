@@ -38,8 +38,6 @@ _REFUSED: Final[dict[str, tuple[str, tuple[object, ...]]]] = {
     "web_search_options": ("the client runs tools", ()),
     "tfs_z": ("min_p and top_p cut the tail", (1,)),
     "echo": ("the client has the prompt", ()),
-    "return_token_ids": ("return_tokens does the same", ()),
-    "return_tokens_as_token_ids": ("return_tokens adds token ids", ()),
 }
 
 

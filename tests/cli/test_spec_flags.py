@@ -24,6 +24,7 @@ FLAGS: list[tuple[str, str, Any]] = [
     ("--spec-draft-n-min 2", "draft_n_min", 2),
     ("--spec-draft-p-min 0.5", "draft_p_min", 0.5),
     ("--draft-p-min 0.25", "draft_p_min", 0.25),
+    ("--spec-draft-first", "draft_first", True),
     ("--spec-fixed", "fixed", True),
     ("--spec-costs c.json", "costs", "c.json"),
     ("--spec-trace t.jsonl", "trace", "t.jsonl"),

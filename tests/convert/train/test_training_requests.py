@@ -34,6 +34,7 @@ def test_openings_for_models_without_a_template() -> None:
     assert all(prompt.text and not prompt.turns for prompt in made)
 
 
+@pytest.mark.exhaustive
 def test_openings_for_the_bundled_model() -> None:
     source = PythonRequests(1)
     texts = [source.request(i).text for i in range(300)]
