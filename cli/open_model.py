@@ -123,7 +123,7 @@ def open_runtime(
             progress=output.progress,
             **({} if projector is None else projector.given),
         )
-    for line in model_lines(runtime):
+    for line in model_lines(runtime) if output.verbose else ():  # they take time to make
         output.note(line)
     return runtime
 

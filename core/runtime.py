@@ -214,10 +214,10 @@ class Runtime:
     def idle_drafters(self, steps: int, by_source: Mapping[str, SourceStats]) -> dict[str, str]:
         """Return the drafters that hardly drafted in so many steps, each with the reason: those
         that were named, and after some steps all that were loaded."""
-        found = {}
+        found, loaded = {}, self.spec_types
         files = {each.drafter for each in self.draft_files if not each.is_companion}
-        named = files if AUTO in self.spec.types else {*self.spec_types}
-        for name in self.spec_types if steps else ():
+        named = files if AUTO in self.spec.types else {*loaded}
+        for name in loaded if steps else ():
             drafted = by_source[name].drafted if name in by_source else 0
             if drafted * IDLE_SHARE > steps:
                 continue

@@ -23,9 +23,11 @@ N_DRAFT: Final = 3
 
 
 def try_drafter(runtime: Runtime, name: str, *, keeps: bool = True) -> DrafterResult:
-    """Greedy, with drafts of three tokens at every step. `keeps` the outcome for later runs."""
+    """Greedy, with drafts of three tokens at every step, and with a whole head: a short one depends
+    on what was written before. `keeps` the outcome for later runs."""
     found = DrafterResult()
-    alone = runtime.beside(SpecOptions(types=(name,), fixed=True, draft_n_max=N_DRAFT), keeps=keeps)
+    spec = SpecOptions(types=(name,), fixed=True, draft_n_max=N_DRAFT, draft_vocab="full")
+    alone = runtime.beside(spec, keeps=keeps)
     greedy = SamplingParams(temperature=0.0)
     try:
         for text in TEXTS:

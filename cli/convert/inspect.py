@@ -99,13 +99,27 @@ def inspect(what: InspectOptions, listings: ListingOptions, voice: VoiceOptions)
 def _examine(
     what: InspectOptions, opened: OpenedGguf | ModelCheckpoint, output: Console
 ) -> FileReport:
+    if what.run and what.draft is None and what.target is None:
+        raise ConfigError("--run measures a drafter: give --draft FILE, or --target MODEL for one")
+    named = what.draft if what.target is None else what.target
+    other = None if named is None else _open(named, None, output)
+    report = _compare(what, opened, other)
+    if what.run and report.is_sound:
+        report = _compare(what, opened, other, _measure(what, output))
+    return report
+
+
+def _compare(
+    what: InspectOptions,
+    opened: OpenedGguf | ModelCheckpoint,
+    other: OpenedGguf | ModelCheckpoint | None,
+    measured: DrafterResult | None = None,
+) -> FileReport:
     from ...convert.verify import examine, examine_pair
 
-    measured = _measure(what, output) if what.run else None
-    if what.target is not None:
-        return examine_pair(opened, _open(what.target, None, output), measured)
-    draft = None if what.draft is None else _open(what.draft, None, output)
-    return examine(opened, draft, measured=measured)
+    if what.target is not None and other is not None:
+        return examine_pair(opened, other, measured)
+    return examine(opened, other, measured=measured)
 
 
 def _measure(what: InspectOptions, output: Console) -> DrafterResult:
@@ -116,8 +130,6 @@ def _measure(what: InspectOptions, output: Console) -> DrafterResult:
     model, draft = what.model, what.draft
     if what.target is not None:
         model, draft = what.target, what.model
-    if draft is None:
-        raise ConfigError("--run measures a drafter: give --draft FILE, or --target MODEL for one")
     output.progress(f"loading {model}", 0.0)
     with output.cleared(), load_runtime(model, "cpu", draft=draft, spec=SpecOptions()) as runtime:
         output.progress("drafting two short texts", 0.0)
@@ -129,9 +141,8 @@ def _open(where: str, revision: str | None, output: Console) -> OpenedGguf | Mod
     from ...convert.verify import open_anything
     from ...core.model_names import find_model
 
-    if where and not any(
-        mark in where for mark in "/\\"
-    ):  # smollm2 and nano name what is installed
+    # smollm2 and nano name what is installed.
+    if where and "/" not in where and "\\" not in where:
         where = str(find_model(where))
     output.progress(f"reading {where}", 0.0)  # which is seen of slow servers only
     with output.cleared():

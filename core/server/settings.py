@@ -59,7 +59,7 @@ class ServerSettings(Struct, frozen=True):
         if self.public_host is not None and not (self.api_keys or self.is_open):
             raise ConfigError(
                 f"--host {self.public_host} can be reached by other machines: give an --api-key, "
-                "or --insecure if everybody who can reach it may use it"
+                "or --insecure to let every machine that reaches it use it"
             )
         for origin in self.cors_origins:
             if origin not in (ANY_ORIGIN, LOCAL_ORIGINS) and not split_origin(origin)[0]:

@@ -183,7 +183,7 @@ def test_a_work_folder_of_something_else(
     assert train(trained.model, out, "--work", work, "--seed", "9") == 1
     refused(capsys, "another seed, 1")
     (tmp_path / "full").mkdir()
-    (tmp_path / "full" / "letter").write_text("dear")
+    (tmp_path / "full" / "notes.txt").write_text("notes")
     assert train(trained.model, out, "--work", tmp_path / "full") == 1
     refused(capsys, "no work folder")
     assert train(trained.model, trained.path) == 2

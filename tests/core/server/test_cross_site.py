@@ -221,7 +221,7 @@ def test_a_key_is_proof_enough() -> None:
 
 
 def test_an_open_server_is_closed_to_rebound_names() -> None:
-    """There every Host is answered, but a page's own public name could be anybody's."""
+    """It answers every Host, but refuses pages whose Origin is a public name."""
     attempt = ATTEMPTS["fetch without CORS"]
     with running(nano_server(n=1, max_tokens=4, hosts=("0.0.0.0",), is_open=True)) as server:
         for host, status in (

@@ -155,6 +155,14 @@ def test_a_pair_that_fits_and_drafts_badly(
     )
 
 
+def test_what_does_not_fit_is_not_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write_eagle3(tmp_path / "other.gguf", DATA / "nano-draft.gguf").path
+    assert run(["convert", "inspect", str(path), "--target", str(NANO), "--run", "--json"]) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert not found["drafters"][0]["works"]
+    assert "it reads rows of 128, the model has rows of 256" in str(found["findings"])
+
+
 @pytest.mark.parametrize(
     ("words", "text"),
     [
