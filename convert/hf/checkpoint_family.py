@@ -75,6 +75,8 @@ class CheckpointFamily(Struct, frozen=True):
     keys: KeyWriter = lambda config, sizes, rope: {}
     rope_factors: FactorMaker = lambda config, sizes, rope: rope.factors
     is_windowed: bool = False  # GGUF has keys for the window
+    # The row that is meant, where one `model_type` stands for several architectures.
+    variant: Callable[[ModelConfig], str | None] = lambda config: None
     tokenizer: TokenizerTraits = USUAL
 
     def stem(self, inner: str) -> str | None:

@@ -10,7 +10,7 @@ import math
 import mmap
 from collections.abc import Callable, Iterator
 from enum import Enum
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from msgspec import Struct
@@ -133,6 +133,7 @@ class OutputTensor(Struct, frozen=True):
     constant: Floats | None = None  # made from the configuration, not from tensors
     is_turned: bool = False  # rows of each part are columns here
     integers: NDArray[np.int64] | None = None  # instead of floats
+    factors: tuple[Any, ...] = ()  # of one part: one after the other, for all rows or for each
 
     @property
     def n_elements(self) -> int:
@@ -160,7 +161,14 @@ class OutputTensor(Struct, frozen=True):
             step = max(1, SLAB_BYTES // max(1, 4 * n_columns))
             for first in range(0, len(part), step):
                 values = part.floats(first, min(first + step, len(part)))
-                yield part.matrix.tensor.name, self._changed(values)
+                yield part.matrix.tensor.name, self._multiplied(self._changed(values), first)
+
+    def _multiplied(self, values: Floats, first: int) -> Floats:
+        """Rows from `first` on."""
+        for factor in self.factors:
+            of_rows = np.broadcast_to(np.float32(factor), self.shape[:1])
+            values = values * of_rows[first : first + len(values), None]
+        return values
 
     def _changed(self, values: Floats) -> Floats:
         if self.columns is not None:

@@ -20,7 +20,7 @@ from .mxfp4_matrix import find_mxfp4, is_of_mxfp4
 # Prefixes of `layers.N`, longest first. A trunk that was saved alone has none.
 _PREFIXES: Final = (
     "model.language_model.model.", "language_model.model.", "model.language_model.",
-    "model.text_model.", "text_model.", "model.",
+    "model.text_model.", "text_model.", "model.", "backbone.",
 )  # fmt: skip
 _HEADS: Final = ("language_model.lm_head.", "model.lm_head.", "lm_head.")
 _OTHER_SENSES: Final = re.compile(

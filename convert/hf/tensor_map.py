@@ -40,6 +40,7 @@ NEXTN: Final = MappingProxyType(
         "lm_head": "nextn.shared_head_head",
     }
 )
+_LFM_EXPERT: Final = re.compile(r"feed_forward\.experts\.\d+\.w\d\.")
 _LAYER: Final = re.compile(r"(mtp\.)?layers\.(\d+)\.(.+)")
 
 
@@ -208,10 +209,12 @@ def _shape(name: str, matrix: StoredMatrix, n_rows: int) -> tuple[int, ...]:
 
 
 def _mixtral(name: str) -> str:
-    """`block_sparse_moe.experts.0.w1`: gate, down, up are w1, w2, w3."""
-    if not name.startswith("block_sparse_moe."):
+    """`block_sparse_moe.experts.0.w1`: gate, down, up are w1, w2, w3. LFM2 has them in
+    `feed_forward`."""
+    is_lfm = _LFM_EXPERT.match(name) is not None
+    if not is_lfm and not name.startswith("block_sparse_moe."):
         return name
-    name = "mlp." + name.removeprefix("block_sparse_moe.")
+    name = "mlp." + name.partition(".")[2]
     for old, new in (("w1", "gate_proj"), ("w2", "down_proj"), ("w3", "up_proj")):
         name = name.replace(f".{old}.", f".{new}.")
     return name

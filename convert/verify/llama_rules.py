@@ -20,11 +20,14 @@ _REQUIRED: Final = (
     "attention.layer_norm_rms_epsilon",
 )  # fmt: skip
 _LAYER_NORM: Final = {"attention.layer_norm_rms_epsilon": "attention.layer_norm_epsilon"}
-_WITH_LAYER_NORM: Final = ("cohere2",)
-_DELTA_RULE: Final = (
+_WITH_LAYER_NORM: Final = ("cohere2", "nemotron_h", "nemotron_h_moe")
+_RECURRENCE: Final = (
     "ssm.conv_kernel", "ssm.state_size", "ssm.group_count", "ssm.time_step_rank", "ssm.inner_size"
 )  # fmt: skip
-_HYBRIDS: Final = ("qwen3next", "qwen35", "qwen35moe")
+_HYBRIDS: Final = (
+    "qwen3next", "qwen35", "qwen35moe", "mamba2", "granitehybrid", "falcon-h1", "nemotron_h",
+    "nemotron_h_moe",
+)  # fmt: skip
 _PRE: Final = "tokenizer.ggml.pre"
 
 
@@ -32,7 +35,7 @@ def check_llama_cpp(facts: GgufFacts, report: FileReport) -> None:
     if not facts.architecture:
         return
     renamed = _LAYER_NORM if facts.architecture in _WITH_LAYER_NORM else {}
-    for usual in (*_REQUIRED, *(_DELTA_RULE if facts.architecture in _HYBRIDS else ())):
+    for usual in (*_REQUIRED, *(_RECURRENCE if facts.architecture in _HYBRIDS else ())):
         key = renamed.get(usual, usual)
         if not facts.file.metadata.has(key) and not report.mentions(key):
             report.refusal(f"{facts.architecture}.{key} is missing: llama.cpp refuses the file")

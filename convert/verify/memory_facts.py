@@ -80,7 +80,7 @@ def memory_of(facts: GgufFacts, found: Survey | None) -> MemoryFacts:
     page, slot = backend.state_bytes(shape, page_len=PAGE_LEN, window=WINDOW)
     _, bare = backend.state_bytes(shape, page_len=PAGE_LEN, window=0)
     weights = found.inventory.demand(found.model, backend).weight_bytes
-    sizes = StateSizes(context, 1, _CHECKPOINTS if shape.delta else 0)
+    sizes = StateSizes(context, 1, _CHECKPOINTS if shape.recurrent else 0)
     total = weights + sizes.n_pages * page + (1 + sizes.n_checkpoints) * slot
     return MemoryFacts(weights, page * (1024 // PAGE_LEN), bare, slot - bare, context, total)
 

@@ -6,6 +6,7 @@ A model file fills these in once, at load; the ops of `interface.py` read them. 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import Enum
 from typing import Any, Self
 
@@ -179,43 +180,103 @@ class HeadOrder(Enum):
     TILED = "tiled"  # h mod n_key_heads: qwen35, as llama.cpp's converter stores it
 
 
-class DeltaShape(Struct, frozen=True):
-    """Sizes of a Gated DeltaNet, which are those of its recurrent state."""
+class RecurrentShape(Struct, frozen=True):
+    """Sizes of a recurrent layer's state, and of the factors that a row leaves.
+
+    A value head has a state S (value_dim, key_dim). A row moves it on to g S + u k^T, by a decay g
+    and an update u of its own and the key k of a key head; (k, u, g) are its factors. Before that,
+    a convolution over the last `kernel` rows goes through all channels.
+    """
 
     n_key_heads: int
     n_value_heads: int
-    head_dim: int  # of keys and values
+    key_dim: int
+    value_dim: int
     kernel: int  # of the convolution
+    channels: int
+
+    @classmethod
+    def of_heads(
+        cls, n_key_heads: int, n_value_heads: int, key_dim: int, value_dim: int, kernel: int
+    ) -> RecurrentShape:
+        """Whose queries, keys and values are the channels."""
+        channels = 2 * n_key_heads * key_dim + n_value_heads * value_dim
+        return RecurrentShape(n_key_heads, n_value_heads, key_dim, value_dim, kernel, channels)
+
+    @classmethod
+    def of_convolution(cls, channels: int, kernel: int) -> RecurrentShape:
+        """A convolution alone."""
+        return RecurrentShape(0, 0, 0, 0, kernel, channels)
 
     @property
     def key_width(self) -> int:
-        return self.n_key_heads * self.head_dim
+        return self.n_key_heads * self.key_dim
 
     @property
     def value_width(self) -> int:
-        return self.n_value_heads * self.head_dim
+        return self.n_value_heads * self.value_dim
 
     @property
-    def channels(self) -> int:
-        """What goes through the convolution: q, k, v."""
-        return 2 * self.key_width + self.value_width
+    def state_width(self) -> int:
+        """Numbers of S in all heads."""
+        return self.value_width * self.key_dim
 
     @property
-    def width(self) -> int:
-        """Of the op's input rows."""
-        return self.channels + self.value_width + 2 * self.n_value_heads
+    def factor_width(self) -> int:
+        """Numbers that a row leaves beside the inputs of its convolution."""
+        return self.key_width + self.value_width + self.n_value_heads
 
 
 class DeltaRule(Struct, frozen=True):
-    """Gated DeltaNet of one layer; its input rows are [q | k | v | z | beta | alpha]."""
+    """Gated DeltaNet of one layer; its input rows are [q | k | v | z | beta | alpha].
+
+    Keys and values have the same size. u = beta (v - g S k).
+    """
 
     layer: int  # index among the recurrent layers of the state
-    shape: DeltaShape
+    shape: RecurrentShape
     order: HeadOrder
     conv1d: Vector  # (channels, kernel), the last column meets the newest row
     dt_bias: Vector  # (n_value_heads,)
     a: Vector  # (n_value_heads,) = -exp(A_log)
     norm: Norm
+
+    @property
+    def width(self) -> int:
+        """Of the op's input rows."""
+        s = self.shape
+        return s.channels + s.value_width + 2 * s.n_value_heads
+
+
+class StateSpace(Struct, frozen=True):
+    """Mamba-2 (SSD) of one layer; its input rows are [z | x | B | C | dt].
+
+    Values are x, keys B and queries C, each pair shared by neighbouring heads. A row waits
+    t = softplus(dt + dt_bias): g = exp(t a), u = t x, and out comes S C + d x, times silu(z), then
+    normed in as many slices as there are key heads.
+    """
+
+    layer: int  # index among the recurrent layers of the state
+    shape: RecurrentShape
+    conv1d: Vector  # (channels, kernel) of [x | B | C], the last column meets the newest row
+    conv_bias: Vector  # (channels,)
+    dt_bias: Vector  # (n_value_heads,)
+    a: Vector  # (n_value_heads,) = -exp(A_log)
+    d: Vector  # (n_value_heads,)
+    norm: Norm | None  # of all values
+
+    @property
+    def width(self) -> int:
+        """Of the op's input rows."""
+        return self.shape.channels + self.shape.value_width + self.shape.n_value_heads
+
+
+class ShortConvolution(Struct, frozen=True):
+    """The mixer of LFM2: rows [b | c | x] become c * convolution(b * x)."""
+
+    layer: int  # index among the recurrent layers of the state
+    shape: RecurrentShape  # of a convolution alone
+    weight: Vector  # (channels, kernel), the last column meets the newest row
 
 
 class GateActivation(Enum):
@@ -233,6 +294,7 @@ class PlainActivation(Enum):
     GELU_TANH = "gelu"
     GELU_ERF = "gelu-erf"  # the exact one
     GELU_QUICK = "gelu-quick"  # x * sigmoid(1.702 x)
+    RELU_SQUARED = "relu-squared"
 
 
 QUICK_GELU_SLOPE = 1.702
@@ -304,6 +366,9 @@ class Moe(Struct, frozen=True):
     # Weights multiply what experts read, not what comes of it. Experts have no biases then, and the
     # shared one no gate.
     weighs_inputs: bool = False
+    # Experts without gates: `gate_up` is the up rows alone, and this is what they go through. There
+    # is no shared expert then.
+    activation: PlainActivation | None = None
 
 
 class KvType(Enum):
@@ -348,7 +413,7 @@ class StateShape(Struct, frozen=True):
     """All that a model keeps between steps."""
 
     kv: tuple[KvShape, ...]
-    delta: tuple[DeltaShape, ...] = ()
+    recurrent: tuple[RecurrentShape, ...] = ()
 
     @property
     def window(self) -> int:
@@ -365,25 +430,26 @@ class StateShape(Struct, frozen=True):
 
     def followed_by(self, other: StateShape) -> StateShape:
         """With the layers of MTP heads behind its own."""
-        return StateShape(self.kv + other.kv, self.delta + other.delta)
+        return StateShape(self.kv + other.kv, self.recurrent + other.recurrent)
 
 
 class SplitShape(StateShape, frozen=True):
     """Of a model whose layers several ranks hold: all layers, and the rank of each."""
 
     kv_ranks: tuple[int, ...] = ()
-    delta_ranks: tuple[int, ...] = ()
+    recurrent_ranks: tuple[int, ...] = ()
 
     def of_rank(self, rank: int) -> StateShape:
-        kv = [s for s, owner in zip(self.kv, self.kv_ranks, strict=True) if owner == rank]
-        delta = [s for s, owner in zip(self.delta, self.delta_ranks, strict=True) if owner == rank]
-        return StateShape(tuple(kv), tuple(delta))
+        def own(shapes: Sequence[Any], ranks: Sequence[int]) -> tuple[Any, ...]:
+            return tuple(s for s, owner in zip(shapes, ranks, strict=True) if owner == rank)
+
+        return StateShape(own(self.kv, self.kv_ranks), own(self.recurrent, self.recurrent_ranks))
 
     def followed_by(self, other: StateShape) -> SplitShape:
         """Heads belong to rank 0, which has the final rows."""
         return SplitShape(
             self.kv + other.kv,
-            self.delta + other.delta,
+            self.recurrent + other.recurrent,
             self.kv_ranks + (0,) * len(other.kv),
-            self.delta_ranks + (0,) * len(other.delta),
+            self.recurrent_ranks + (0,) * len(other.recurrent),
         )

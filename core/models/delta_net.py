@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from ..backend.layers import DeltaRule, DeltaShape, HeadOrder, Matrix
+from ..backend.layers import DeltaRule, HeadOrder, Matrix, RecurrentShape
 from ..errors import ModelError
 
 if TYPE_CHECKING:
@@ -23,13 +23,15 @@ if TYPE_CHECKING:
 Order = NDArray[np.intp]
 
 
-def read_shape(weights: Weights) -> DeltaShape:
+def read_shape(weights: Weights) -> RecurrentShape:
     """The keys `ssm.*`, which have to agree with each other."""
     meta, label = weights.file.metadata, weights.file.label
-    shape = DeltaShape(
+    head_dim = meta.int("ssm.state_size", low=1, high=4096)
+    shape = RecurrentShape.of_heads(
         n_key_heads=meta.int("ssm.group_count", low=1, high=4096),
         n_value_heads=meta.int("ssm.time_step_rank", low=1, high=4096),
-        head_dim=meta.int("ssm.state_size", low=1, high=4096),
+        key_dim=head_dim,
+        value_dim=head_dim,
         kernel=meta.int("ssm.conv_kernel", low=2, high=64),
     )
     inner = meta.int("ssm.inner_size", low=1)
@@ -53,13 +55,13 @@ class DeltaNet:
         s = read_shape(weights)
         self.ssm_in = _input_projection(hparams.n_embd, weights, s)
         self.delta = DeltaRule(
-            layer=layout.add_delta(s),
+            layer=layout.add_recurrent(s),
             shape=s,
             order=order,
             conv1d=weights.vector("ssm_conv1d.weight", s.channels, s.kernel),
             dt_bias=weights.vector("ssm_dt.bias", s.n_value_heads),
             a=weights.vector("ssm_a", s.n_value_heads),
-            norm=weights.norm("ssm_norm", s.head_dim, hparams.eps),
+            norm=weights.norm("ssm_norm", s.key_dim, hparams.eps),
         )
         self.ssm_out = weights.matrix(s.value_width, {"ssm_out": hparams.n_embd})
 
@@ -69,12 +71,12 @@ class DeltaNet:
         return ops.matmul(heads, self.ssm_out, add_to=x)
 
 
-def _input_projection(n_embd: int, weights: Weights, s: DeltaShape) -> Matrix:
+def _input_projection(n_embd: int, weights: Weights, s: RecurrentShape) -> Matrix:
     heights: dict[str, int] = {}
     orders: dict[str, Order] = {}
     if weights.has("ssm_in"):  # files of the first qwen3next converter
         heights["ssm_in"] = s.channels + s.value_width
-        orders["ssm_in"] = _per_key_head(s, [s.head_dim, s.head_dim, *_shares(s, s.head_dim)])
+        orders["ssm_in"] = _per_key_head(s, [s.key_dim, s.key_dim, *_shares(s, s.key_dim)])
     else:
         heights |= {"attn_qkv": s.channels, "attn_gate": s.value_width}
     if weights.has("ssm_ba"):
@@ -85,12 +87,12 @@ def _input_projection(n_embd: int, weights: Weights, s: DeltaShape) -> Matrix:
     return weights.matrix(n_embd, heights, row_orders=orders)
 
 
-def _shares(s: DeltaShape, width: int) -> list[int]:
+def _shares(s: RecurrentShape, width: int) -> list[int]:
     """Heights of two kinds of value-head rows within one key head's group."""
     return [width * s.n_value_heads // s.n_key_heads] * 2
 
 
-def _per_key_head(s: DeltaShape, heights: list[int]) -> Order:
+def _per_key_head(s: RecurrentShape, heights: list[int]) -> Order:
     """Take rows stored per key head, each group holding all kinds, to one kind after the other."""
     rows = np.arange(s.n_key_heads * sum(heights)).reshape(s.n_key_heads, -1)
     kinds = np.split(rows, np.cumsum(heights)[:-1], axis=1)

@@ -111,10 +111,13 @@ class DenseModel(Model):
 
         def build(scope: Weights, layout: Layout) -> Block:
             traits = traits_of(layout.block)
-            mixer = SelfAttention(h, scope, layout, traits.rope, traits.attention)
+            mixer = self.mixer(scope, layout, traits)
             return self.block(scope, mixer, build_ffn(h, scope, layout.block, traits.ffn))
 
         return build
+
+    def mixer(self, weights: Weights, layout: Layout, traits: BlockTraits) -> Mixer:
+        return SelfAttention(self.hparams, weights, layout, traits.rope, traits.attention)
 
     def block(self, weights: Weights, mixer: Mixer, ffn: Ffn) -> Block:
         return PreNormBlock(self.hparams, weights, mixer, ffn, self.ffn_norm)

@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from ..backend.layers import LAST_IN_FILES, SILU_GATE, Gate, Gating, Moe, SharedExpert
+from ..backend.layers import (
+    LAST_IN_FILES,
+    SILU_GATE,
+    Gate,
+    Gating,
+    Moe,
+    PlainActivation,
+    SharedExpert,
+)
 from ..errors import ModelError
 
 if TYPE_CHECKING:
@@ -43,6 +51,7 @@ class FfnTraits(Struct, frozen=True):
     scales_experts: bool = False  # the output of each expert, by ffn_down_exps.scale
     needs_bias: bool = False  # router and experts
     weighs_inputs: bool = False  # see `Moe`
+    activation: PlainActivation | None = None  # of experts without gates
 
 
 PLAIN_FFN = FfnTraits()
@@ -53,7 +62,7 @@ class DenseFfn:
         self, hparams: Hparams, weights: Weights, block: int, gate: Gate = SILU_GATE
     ) -> None:
         # The key may be missing or wrong for single layers; the down projection cannot be.
-        width = _inner_width(weights, "ffn_down", hparams.n_ff[block])
+        width = inner_width(weights, "ffn_down", hparams.n_ff[block])
         parts = {"ffn_gate": width, "ffn_up": width}
         if _has_fused_gate(weights, width):
             parts = {"ffn_up": 2 * width}
@@ -68,8 +77,11 @@ class DenseFfn:
 
 
 class MoeFfn:
-    def __init__(self, hparams: Hparams, weights: Weights, traits: FfnTraits = PLAIN_FFN) -> None:
-        self.ffn_exps = _mixture(hparams.n_embd, weights, traits)
+    def __init__(
+        self, hparams: Hparams, weights: Weights, traits: FfnTraits = PLAIN_FFN, n_in: int = 0
+    ) -> None:
+        """`n_in`: width of the rows that experts read; 0: that of the model."""
+        self.ffn_exps = _mixture(hparams.n_embd, n_in or hparams.n_embd, weights, traits)
 
     def __call__(
         self, ops: Ops, a: Packed, x: Rows | None, routed_by: Packed | None = None
@@ -85,12 +97,14 @@ def build_ffn(
     return DenseFfn(hparams, weights, block, traits.dense_gate)
 
 
-def _mixture(n_embd: int, weights: Weights, traits: FfnTraits) -> Moe:
+def _mixture(n_embd: int, n_in: int, weights: Weights, traits: FfnTraits) -> Moe:
     meta = weights.file.metadata
     n_expert = meta.int("expert_count", low=1, high=MAX_EXPERTS)
-    width = _inner_width(weights, "ffn_down_exps", meta.int("expert_feed_forward_length", 0))
+    width = inner_width(weights, "ffn_down_exps", meta.int("expert_feed_forward_length", 0))
     gate_up = {"ffn_gate_exps": width, "ffn_up_exps": width}
-    if weights.has("ffn_gate_up_exps"):
+    if traits.activation is not None:
+        gate_up = {"ffn_up_exps": width}
+    elif weights.has("ffn_gate_up_exps"):
         gate_up = {"ffn_gate_up_exps": 2 * width}
     has_bias = weights.has_tensor("exp_probs_b.bias")
     # Files saved again by transformers lose the key; only sigmoid routers have such a bias.
@@ -103,8 +117,8 @@ def _mixture(n_embd: int, weights: Weights, traits: FfnTraits) -> Moe:
     biased = traits.needs_bias
     return Moe(
         gate_inp=weights.matrix(n_embd, {"ffn_gate_inp": n_expert}, needs_bias=biased),
-        gate_up=weights.experts(n_expert, n_embd, gate_up, needs_bias=biased),
-        down=weights.experts(n_expert, width, {"ffn_down_exps": n_embd}, needs_bias=biased),
+        gate_up=weights.experts(n_expert, n_in, gate_up, needs_bias=biased),
+        down=weights.experts(n_expert, width, {"ffn_down_exps": n_in}, needs_bias=biased),
         n_used=n_used,
         gating=Gating(
             meta.int("expert_gating_func", 0, low=0, high=LAST_IN_FILES.value) or default.value
@@ -118,6 +132,7 @@ def _mixture(n_embd: int, weights: Weights, traits: FfnTraits) -> Moe:
         n_groups_used=n_groups_used,
         expert_scale=scale,
         weighs_inputs=traits.weighs_inputs,
+        activation=traits.activation,
     )
 
 
@@ -139,7 +154,7 @@ def _shared_expert(n_embd: int, weights: Weights, traits: FfnTraits) -> SharedEx
     if traits.shared is Shared.NONE or not is_there:
         return None
     key = "expert_shared_feed_forward_length"
-    width = _inner_width(weights, "ffn_down_shexp", weights.file.metadata.int(key, 0))
+    width = inner_width(weights, "ffn_down_shexp", weights.file.metadata.int(key, 0))
     gate_inp = None
     if traits.shared is Shared.GATED:
         gate_inp = weights.matrix(n_embd, {"ffn_gate_inp_shexp": 1})
@@ -157,6 +172,6 @@ def _has_fused_gate(weights: Weights, width: int) -> bool:
     return up is not None and not weights.has("ffn_gate") and up.shape[0] == 2 * width
 
 
-def _inner_width(weights: Weights, down: str, from_key: int) -> int:
+def inner_width(weights: Weights, down: str, from_key: int) -> int:
     tensor = weights.file.tensors.get(f"{weights.prefix}{down}.weight")
     return from_key if tensor is None else tensor.shape[-1]

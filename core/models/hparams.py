@@ -49,8 +49,9 @@ class Hparams(Struct, frozen=True):
         if n_nextn is None:
             n_nextn = meta.int("nextn_predict_layers", 0, high=n_blocks - 1)
         n_embd = meta.int("embedding_length", low=1, high=MAX_WIDTH)
-        n_heads = meta.per_layer_ints("attention.head_count", n_blocks, low=1, high=MAX_WIDTH)
-        head_dim = n_embd // n_heads[0] or 1
+        # 0: a layer without attention.
+        n_heads = meta.per_layer_ints("attention.head_count", n_blocks, low=0, high=MAX_WIDTH)
+        head_dim = n_embd // (max(n_heads) or n_embd) or 1
         key_dim = meta.int("attention.key_length", head_dim, low=1, high=MAX_WIDTH)
         return cls(
             architecture=meta.architecture,
@@ -64,13 +65,13 @@ class Hparams(Struct, frozen=True):
             n_ff=meta.per_layer_ints("feed_forward_length", n_blocks, 0, high=MAX_WIDTH),
             key_dim=key_dim,
             value_dim=meta.int("attention.value_length", head_dim, low=1, high=MAX_WIDTH),
-            eps=_epsilon(meta),
+            eps=epsilon(meta),
             attention_scale=meta.float("attention.scale", 0.0, low=0.0) or key_dim**-0.5,
             n_deepstack=meta.int("n_deepstack_layers", 0, high=n_blocks - n_nextn),
         )
 
 
-def _epsilon(meta: Metadata) -> float:
+def epsilon(meta: Metadata) -> float:
     """Families with a LayerNorm have a key of their own."""
     names = ("attention.layer_norm_rms_epsilon", "attention.layer_norm_epsilon")
     found = next((name for name in names if meta.has(name)), names[0])

@@ -143,7 +143,8 @@ class Weights:
         self, stem: str, width: int, eps: float, *, centred: bool = False, scale: float = 1.0
     ) -> Norm:
         """`scale`: what the weight is multiplied by."""
-        weight = self.floats(f"{stem}.weight", width)
+        # Some converters leave `.weight` off.
+        weight = self.floats(stem if self.has_tensor(stem) else f"{stem}.weight", width)
         if scale != 1.0:
             weight = weight * np.float32(scale)
         return Norm(self.backend.vector(weight), eps, centred)

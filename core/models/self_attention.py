@@ -102,10 +102,8 @@ def _describe(
 ) -> Attention:
     block = layout.block
     n_heads, n_kv_heads = h.n_heads[block], h.n_kv_heads[block]
-    if not n_kv_heads:
-        raise ModelError(
-            f"{weights.file.label}: block {block} has attention, but no key-value heads"
-        )
+    if not n_heads or not n_kv_heads:
+        raise ModelError(f"{weights.file.label}: block {block} has attention, but no heads for it")
     key_dim, value_dim = traits.head_dim or h.key_dim, traits.head_dim or h.value_dim
     source, layer = KvSource.ROWS, traits.shared_layer
     if layer is not None:

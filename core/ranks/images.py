@@ -56,7 +56,7 @@ def _join_stacks(images: Sequence[SlotImage], shape: SplitShape) -> SlotImage:
                 whole.setdefault(name, array)
                 continue
             if name not in whole:
-                whole[name] = np.empty((len(shape.delta), *array.shape[1:]), array.dtype)
+                whole[name] = np.empty((len(shape.recurrent), *array.shape[1:]), array.dtype)
             whole[name][layers] = array
     return whole
 
@@ -69,9 +69,9 @@ def _is_stack(name: str) -> bool:
 
 def _places(shape: SplitShape, kind: str) -> list[tuple[int, int]]:
     """Of each layer: its rank, and its number there."""
-    ranks = shape.kv_ranks if kind == "kv" else shape.delta_ranks
+    ranks = shape.kv_ranks if kind == "kv" else shape.recurrent_ranks
     return [(rank, ranks[:i].count(rank)) for i, rank in enumerate(ranks)]
 
 
 def _layers_of(shape: SplitShape, rank: int) -> list[int]:
-    return [i for i, owner in enumerate(shape.delta_ranks) if owner == rank]
+    return [i for i, owner in enumerate(shape.recurrent_ranks) if owner == rank]

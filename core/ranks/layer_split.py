@@ -72,12 +72,14 @@ def split_shape(
     """Of the whole model; MTP heads lie behind all blocks."""
     ranks = [rank for rank, each in enumerate(ranges) for _ in each]
     kv = [(s, rank) for shape, rank in zip(blocks, ranks, strict=True) for s in shape.kv]
-    delta = [(s, rank) for shape, rank in zip(blocks, ranks, strict=True) for s in shape.delta]
+    recurrent = [
+        (s, rank) for shape, rank in zip(blocks, ranks, strict=True) for s in shape.recurrent
+    ]
     trunk = SplitShape(
         tuple(s for s, _ in kv),
-        tuple(s for s, _ in delta),
+        tuple(s for s, _ in recurrent),
         tuple(rank for _, rank in kv),
-        tuple(rank for _, rank in delta),
+        tuple(rank for _, rank in recurrent),
     )
     return trunk.followed_by(ends)
 

@@ -96,7 +96,7 @@ def make_budget(
     `available` is beside the weights, which are in memory already unless their size is given.
     """
     page_bytes, windowed_page_bytes, slot_bytes = state_bytes_each(backend, shape, sizes)
-    if not shape.delta:
+    if not shape.recurrent:
         sizes = replace(sizes, n_checkpoints=0)
     if weights is None:
         weights = backend.weight_bytes()

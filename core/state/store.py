@@ -96,7 +96,7 @@ class StateStore:
             chunk,
             batch_invariant,
         )
-        self.is_recurrent, self._shape = bool(shape.delta), shape
+        self.is_recurrent, self._shape = bool(shape.recurrent), shape
         # The last reused token runs again, for the hidden row that it leaves. Recurrent states
         # cannot step back: there the row is kept with the checkpoint (`carry`).
         self.reruns_last = reruns_last

@@ -55,7 +55,7 @@ def bytes_read(stepper: Stepper, past: int) -> int:
 
 def state_bytes(stepper: Stepper) -> int:
     """Of the states of a slot; as many are written. Factors and rings are next to nothing."""
-    return sum(layer.states[0].nbytes for layer in stepper.state.delta)
+    return sum(layer.states[0].nbytes for layer in stepper.state.recurrent)
 
 
 def cell_bytes(stepper: Stepper) -> int:

@@ -8,7 +8,7 @@ import time
 import numpy as np
 
 from nextn.core.backend.cpu.backend import CpuBackend
-from nextn.core.backend.layers import DeltaShape, KvShape, StateShape
+from nextn.core.backend.layers import KvShape, RecurrentShape, StateShape
 from nextn.core.backend.step import StepPart, build_step, pending_accepted_after
 from nextn.core.state.sizes import PAGE_LEN
 
@@ -18,7 +18,8 @@ from .spec_runs import interleaved
 
 # Qwen3.6-27B: 48 of 64 layers are recurrent, 16 attend, and so does its MTP block.
 QWEN36_27B = StateShape(
-    kv=(KvShape(4, 256, 256),) * 17, delta=(DeltaShape(16, 48, 128, kernel=4),) * 48
+    kv=(KvShape(4, 256, 256),) * 17,
+    recurrent=(RecurrentShape.of_heads(16, 48, 128, 128, kernel=4),) * 48,
 )
 WINDOWS = (4, 17, 65)  # rows of the longest draft with the token before it
 ROWS, ROUNDS, CYCLES, PAST = 4, 9, 3, 512
@@ -34,7 +35,7 @@ def factors(setup: Setup) -> list[Figure]:
         figures += _memory(backend, name, shape)
     held = sum(
         array.nbytes
-        for layer in stepper.state.delta
+        for layer in stepper.state.recurrent
         for array in (layer.states, layer.ring, layer.keys, layer.updates, layer.decays)
     )
     counted = slot_bytes(backend, stepper.model.state_shape, WINDOW)
@@ -73,7 +74,7 @@ def _memory(backend: CpuBackend, name: str, shape: StateShape) -> list[Figure]:
 
 
 def state_bytes(shape: StateShape) -> int:
-    return sum(4 * s.n_value_heads * s.head_dim**2 for s in shape.delta)
+    return sum(4 * s.state_width for s in shape.recurrent)
 
 
 def row_bytes(backend: CpuBackend, shape: StateShape) -> int:
@@ -83,14 +84,12 @@ def row_bytes(backend: CpuBackend, shape: StateShape) -> int:
 
 def factor_bytes(shape: StateShape) -> int:
     """A key, an update and a decay for each head: with the state, the one after the row."""
-    return sum(
-        4 * ((s.n_key_heads + s.n_value_heads) * s.head_dim + s.n_value_heads) for s in shape.delta
-    )
+    return sum(4 * s.factor_width for s in shape.recurrent)
 
 
 def ring_bytes(shape: StateShape) -> int:
     """Inputs that the convolution still needs: part of each snapshot."""
-    return sum(4 * (s.kernel - 1) * s.channels for s in shape.delta)
+    return sum(4 * (s.kernel - 1) * s.channels for s in shape.recurrent)
 
 
 def _times(stepper: Stepper) -> list[Figure]:
@@ -122,11 +121,11 @@ def chain_ms(stepper: Stepper, n_rows: int, n_valid: int) -> float:
 
 def copy_ms(stepper: Stepper) -> float:
     """What a snapshot takes one thread; with all of them it is not much faster."""
-    targets = [np.empty_like(layer.states) for layer in stepper.state.delta]
+    targets = [np.empty_like(layer.states) for layer in stepper.state.recurrent]
     times = []
     for _ in range(3):
         start = time.perf_counter()
-        for layer, target in zip(stepper.state.delta, targets, strict=True):
+        for layer, target in zip(stepper.state.recurrent, targets, strict=True):
             np.copyto(target, layer.states)
         times.append(1000 * (time.perf_counter() - start))
     return min(times)

@@ -26,6 +26,7 @@ from .latent_rows import (
 )
 from .mimo_rows import QKV, fuse_heads, mimo_keys, put_qkv
 from .rotated_rows import heads_as_neighbours, llama_keys
+from .state_space_rows import FAMILIES_WITH_STATES
 from .step_keys import step_factors, step_keys
 
 _QUARTER: Final = RopeTraits(share=0.25, is_partial=True)
@@ -202,6 +203,7 @@ FAMILIES: Final = MappingProxyType(
         "gemma4_unified": _GEMMA4,
         "gemma4_unified_text": _GEMMA4,
         **DENSE_FAMILIES,
+        **FAMILIES_WITH_STATES,
     }
 )
 
@@ -218,6 +220,8 @@ def find_family(config: ModelConfig) -> CheckpointFamily:
             f"{config.label}: model type {printable(name)} cannot be converted (known: "
             f"{', '.join(FAMILIES)})"
         )
+    if (variant := family.variant(config)) is not None:
+        family = FAMILIES[variant]
     check_activation(config, family)
     return family
 

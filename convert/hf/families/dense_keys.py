@@ -102,9 +102,18 @@ def put_experts(mapping: TensorMap, block: str, matrix: StoredMatrix) -> None:
     mapping.add_stacked(block, "gate_up", matrix)
 
 
-def put_shared_expert(mapping: TensorMap, block: str, matrix: StoredMatrix) -> None:
-    names = (f"{block}.ffn_{kind}_shexp.weight" for kind in ("gate", "up"))
-    put_halves(mapping, matrix, *names)
+def put_shared_or_dense(mapping: TensorMap, block: str, matrix: StoredMatrix) -> None:
+    """What is the shared expert of a mixture is the feed-forward layer of a block without one."""
+    ending = _of_shared(mapping)
+    put_halves(mapping, matrix, *(f"{block}.ffn_{kind}{ending}.weight" for kind in ("gate", "up")))
+
+
+def put_shared_or_dense_down(mapping: TensorMap, block: str, matrix: StoredMatrix) -> None:
+    mapping.put(f"{block}.ffn_down{_of_shared(mapping)}.weight", matrix)
+
+
+def _of_shared(mapping: TensorMap) -> str:
+    return "_shexp" if mapping.sizes.n_experts else ""
 
 
 def phi3_keys(config: ModelConfig, sizes: ModelSizes, rope: RopeSetting) -> Keys:

@@ -26,11 +26,11 @@ def _granite(architecture: str) -> CheckpointFamily:
         stems={
             "mlp.router.layer": "ffn_gate_inp",
             "mlp.output_linear": "ffn_down_exps",
-            "shared_mlp.output_linear": "ffn_down_shexp",
         },
         planners={
             "mlp.input_linear.weight": keys.put_experts,
-            "shared_mlp.input_linear.weight": keys.put_shared_expert,
+            "shared_mlp.input_linear.weight": keys.put_shared_or_dense,
+            "shared_mlp.output_linear.weight": keys.put_shared_or_dense_down,
         },
         orders=_TURNED,
         keys=keys.granite_keys,

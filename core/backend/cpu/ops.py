@@ -12,7 +12,6 @@ from ...errors import ConfigError
 from ..interface import MAXIMA_BLOCK
 from ..layers import (
     Attention,
-    DeltaRule,
     DynamicConvolution,
     Gate,
     Norm,
@@ -26,8 +25,6 @@ from .formats.tile_format import Record
 from .kernels.attend import MAX_SHARED_UNITS, SHARED_BYTES, write_attend
 from .kernels.attention_prep import AttentionShape, StepWords, write_append
 from .kernels.convolve import write_convolve
-from .kernels.delta_kernel import write_delta
-from .kernels.delta_parts import DeltaKernelShape, DeltaWords
 from .kernels.flat import write_activate, write_add, write_cap
 from .kernels.gated_product import GatedWords, SideWords, write_gated_product
 from .kernels.product import ProductWords, write_add_embedded, write_embed, write_product
@@ -398,32 +395,6 @@ def attend_rows(
     )  # fmt: skip
     producer = words if shape.packs else None
     return PackedActivations(r, out.width, out.row_set, rows=out, producer=producer, words=(5, 8))
-
-
-def delta_rule(r: Recording, rows: FloatRows, d: DeltaRule, state: CpuState) -> PackedActivations:
-    layer, inputs = state.delta[d.layer], r.inputs
-    weights = np.ascontiguousarray(d.conv1d.T)  # (kernel, channels)
-    r.held.append(weights)
-    shape = DeltaKernelShape.of(d, state.window)
-    mixed = FloatRows(r, shape.n_key_heads * shape.mixed_width, rows.row_set)
-    gates = FloatRows(r, shape.gate_width, rows.row_set)
-    kept = (layer.states, layer.keys, layer.updates, layer.decays)
-    words = r.add(
-        name_of("delta", shape),
-        lambda e: write_delta(e, shape),
-        [
-            inputs.address, rows.address, weights.ctypes.data, layer.ring.ctypes.data,
-            d.a.ctypes.data, d.dt_bias.ctypes.data, mixed.address, gates.address,
-            *(part.ctypes.data for part in kept), d.norm.weight.ctypes.data,
-            mixed.buffer.data.nbytes // shape.n_key_heads, 0, 0,
-        ],
-    )  # fmt: skip
-    width, at = shape.value_width, (DeltaWords.OUT, DeltaWords.RECORDS)
-    if shape.packs:
-        return PackedActivations(r, width, rows.row_set, producer=words, words=at, made_of=rows)
-    out = FloatRows(r, width, rows.row_set)
-    words[DeltaWords.OUT] = out.address
-    return PackedActivations(r, width, rows.row_set, rows=out)
 
 
 def maxima(r: Recording, logits: FloatRows) -> FloatRows:

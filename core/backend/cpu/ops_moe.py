@@ -22,7 +22,7 @@ from .kernels.moe_kernel import (
     write_spread,
 )
 from .kernels.tile import WIDTHS
-from .ops import activations, add_tile_functions, gated, gated_ffn, matmul, name_of
+from .ops import activate, activations, add_tile_functions, gated, gated_ffn, matmul, name_of
 from .program import FloatRows, PackedActivations, PairSet, Recording, Words
 from .tile_matrix import CpuMatrix, TileMatrix
 
@@ -38,7 +38,7 @@ def moe(
     experts, weights = _route(r, routed_by, m, shape)
     pairs = _sort(r, shape, experts)
     spread = _spread(r, a, pairs, m, weights)
-    inner = gated(r, _expert_matmul(r, spread, m.gate_up, pairs), m.gate, pairs)
+    inner = _activated(r, _expert_matmul(r, spread, m.gate_up, pairs), m, pairs)
     routed = _expert_matmul(r, inner, m.down, pairs)
     shared, gate = _shared(r, a, m.shared, m) if m.shared is not None else (None, None)
     out = add_to or FloatRows(r, m.down.n_out, a.row_set)
@@ -144,6 +144,12 @@ def _expert_product(
         meet=meet,
     )  # fmt: skip
     add_tile_functions(r, words, ExpertWords.FUNCTIONS, part)
+
+
+def _activated(r: Recording, rows: FloatRows, m: Moe, pairs: PairSet) -> PackedActivations:
+    if m.activation is None:
+        return gated(r, rows, m.gate, pairs)
+    return PackedActivations(r, rows.width, pairs, rows=activate(r, rows, m.activation))
 
 
 def _shared(

@@ -13,11 +13,14 @@ from ..layers import (
     Moe,
     Norm,
     PlainActivation,
+    ShortConvolution,
+    StateSpace,
 )
 from ..step import Step
 from . import ops
 from .ops_latent import attend_latent
 from .ops_moe import moe
+from .ops_recurrent import delta_rule, short_convolution, state_space
 from .program import FloatRows, PackedActivations, Recording
 from .state import CpuState
 from .tile_matrix import CpuMatrix
@@ -118,7 +121,17 @@ class CpuOps(Ops):
     def delta_rule(
         self, rows: FloatRows, delta: DeltaRule, state: CpuState, step: Step
     ) -> PackedActivations:
-        return ops.delta_rule(self._recording, rows, delta, state)
+        return delta_rule(self._recording, rows, delta, state)
+
+    def state_space(
+        self, rows: FloatRows, layer: StateSpace, state: CpuState, step: Step
+    ) -> PackedActivations:
+        return state_space(self._recording, rows, layer, state)
+
+    def short_convolution(
+        self, rows: FloatRows, layer: ShortConvolution, state: CpuState, step: Step
+    ) -> PackedActivations:
+        return short_convolution(self._recording, rows, layer, state)
 
     def moe(
         self,

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ...errors import ConfigError
 from ..interface import SlotImage, StateRoom
-from ..layers import DeltaShape, KvShape, KvType, KvTypes, StateShape
+from ..layers import KvShape, KvType, KvTypes, RecurrentShape, StateShape
 from .emit import LANES
 from .kernels.cell_types import make_keys, make_values
 from .kernels.cells import Cells, Keys, Values
@@ -28,7 +28,7 @@ class TiledKvLayer(Struct):
     value_cells: Values
 
 
-class TiledDeltaLayer(Struct):
+class TiledRecurrentLayer(Struct):
     states: NDArray[np.float32]  # (slots, Hv, Dv / 16, Dk, 16)
     ring: NDArray[np.float32]  # (slots, kernel - 1 + window, channels) raw convolution inputs
     keys: NDArray[np.float32]  # (slots, Hk, window, Dk) factors of the last window
@@ -54,7 +54,7 @@ class CpuState:
         self.window, self.kv_types = room.window, kv_types
         self.is_windowed = [*map(room.has_own_pages, shape.kv)]
         self.kv = [_kv_layer(s, kv_types, room.pages_of(s), page_len) for s in shape.kv]
-        self.delta = [_delta_layer(s, room.n_slots, room.window) for s in shape.delta]
+        self.recurrent = [_recurrent_layer(s, room.n_slots, room.window) for s in shape.recurrent]
 
     def save(
         self,
@@ -74,8 +74,8 @@ class CpuState:
                 kv.key_cells.clear(keys[-1:], cell)
                 kv.value_cells.clear(values[-1:], cell)
             image[f"kv.{i}.keys"], image[f"kv.{i}.values"] = keys, values
-        for i, delta in enumerate(self.delta):
-            for name, part in delta.parts(slot, n_pending).items():
+        for i, layer in enumerate(self.recurrent):
+            for name, part in layer.parts(slot, n_pending).items():
                 image[f"delta.{i}.{name}"] = part.copy()
         return image
 
@@ -91,13 +91,13 @@ class CpuState:
             used = list(own_pages)[: len(image[f"kv.{i}.keys"])]
             kv.keys[used] = image[f"kv.{i}.keys"]
             kv.values[used] = image[f"kv.{i}.values"]
-        for i, delta in enumerate(self.delta):
-            for name, part in delta.parts(slot, image[f"delta.{i}.keys"].shape[1]).items():
+        for i, layer in enumerate(self.recurrent):
+            for name, part in layer.parts(slot, image[f"delta.{i}.keys"].shape[1]).items():
                 part[:] = image[f"delta.{i}.{name}"]
 
     def copy(self, source: int, target: int, n_pending: int) -> None:
-        for delta in self.delta:
-            old, new = delta.parts(source, n_pending), delta.parts(target, n_pending)
+        for layer in self.recurrent:
+            old, new = layer.parts(source, n_pending), layer.parts(target, n_pending)
             for name, part in new.items():
                 part[:] = old[name]
 
@@ -121,10 +121,9 @@ def count_state_bytes(
         for cells in _cells_of(s, kv_types, page_len)
     )
     slot = 0
-    for s in shape.delta:
+    for s in shape.recurrent:
         ring = (s.kernel - 1 + window) * s.channels
-        factors = (s.n_key_heads + s.n_value_heads) * s.head_dim + s.n_value_heads
-        slot += 4 * (s.n_value_heads * s.head_dim**2 + ring + window * factors)
+        slot += 4 * (s.state_width + ring + window * s.factor_width)
     return page, slot
 
 
@@ -156,20 +155,21 @@ def _kv_layer(s: KvShape, kv_types: KvTypes, n_pages: int, page_len: int) -> Til
     return TiledKvLayer(pages(keys), pages(values), keys, values)
 
 
-def _delta_layer(s: DeltaShape, n_slots: int, window: int) -> TiledDeltaLayer:
-    if s.head_dim % LANES:
-        raise ConfigError(
-            f"ssm.state_size is {s.head_dim}; the CPU backend needs a multiple of {LANES}"
-        )
+def _recurrent_layer(s: RecurrentShape, n_slots: int, window: int) -> TiledRecurrentLayer:
+    for what, size in (("values in a head", s.value_dim), ("channels", s.channels)):
+        if size % LANES:
+            raise ConfigError(
+                f"recurrent layers have {size} {what}; the CPU backend needs a multiple of {LANES}"
+            )
 
     def zeros(*shape: int) -> NDArray[np.float32]:
         return _zeros(np.float32, n_slots, *shape)
 
-    return TiledDeltaLayer(
-        states=zeros(s.n_value_heads, s.head_dim // LANES, s.head_dim, LANES),
+    return TiledRecurrentLayer(
+        states=zeros(s.n_value_heads, s.value_dim // LANES, s.key_dim, LANES),
         ring=zeros(s.kernel - 1 + window, s.channels),
-        keys=zeros(s.n_key_heads, window, s.head_dim),
-        updates=zeros(s.n_value_heads, window, s.head_dim),
+        keys=zeros(s.n_key_heads, window, s.key_dim),
+        updates=zeros(s.n_value_heads, window, s.value_dim),
         decays=zeros(s.n_value_heads, window),
         window=window,
     )

@@ -28,7 +28,15 @@ from ....cuda_kernels.page_copy import (
 )
 from ...errors import ConfigError
 from ..interface import SlotImage, StateRoom
-from ..layers import DeltaRule, DeltaShape, HeadOrder, KvShape, KvType, KvTypes, StateShape
+from ..layers import (
+    DeltaRule,
+    HeadOrder,
+    KvShape,
+    KvType,
+    KvTypes,
+    RecurrentShape,
+    StateShape,
+)
 from .device_contract import Device, Numpy, Shape
 from .device_step import DeviceStep
 from .step_memory import StepLimits
@@ -47,10 +55,10 @@ class CudaState:
             for windowed in (False, True)
         ]
         self._delta: GdnState | None = None
-        if shape.delta:
-            self._n_layers = len(shape.delta)
-            self._shape = gdn_shape(shape.delta[0], self.window, tiled=False)
-            self._delta = _delta_layers(device, shape.delta, room.n_slots, self.window)
+        if shape.recurrent:
+            self._n_layers = len(shape.recurrent)
+            self._shape = gdn_shape(shape.recurrent[0], self.window, tiled=False)
+            self._delta = _delta_layers(device, shape.recurrent, room.n_slots, self.window)
 
     @property
     def is_recurrent(self) -> bool:
@@ -211,9 +219,14 @@ class _Image:
                     first = end
 
 
-def gdn_shape(s: DeltaShape, window: int, *, tiled: bool) -> GdnShape:
+def gdn_shape(s: RecurrentShape, window: int, *, tiled: bool) -> GdnShape:
+    if s.key_dim != s.value_dim or not s.n_key_heads:
+        raise ConfigError(
+            "--device cuda: recurrent layers other than those of Gated DeltaNet have no kernels "
+            "there yet; take --device cpu"
+        )
     ring = window + s.kernel - 1
-    return GdnShape(s.n_key_heads, s.n_value_heads, s.head_dim, s.kernel, window, ring, tiled)
+    return GdnShape(s.n_key_heads, s.n_value_heads, s.key_dim, s.kernel, window, ring, tiled)
 
 
 def count_state_bytes(
@@ -222,7 +235,7 @@ def count_state_bytes(
     """Bytes of a page of all layers, and of a slot."""
     page = sum(sum(_heads(s, types).page_bytes(page_len).values()) for s in shape.kv)
     slot = 0
-    for s in shape.delta:
+    for s in shape.recurrent:
         shapes = gdn_shape(s, window, tiled=False).array_shapes(1)
         slot += 4 * sum(int(np.prod(sizes)) for sizes in shapes.values())
     return page, slot
@@ -260,7 +273,7 @@ def _arrays(kv: KvPages) -> dict[str, Array]:
 
 
 def _delta_layers(
-    device: Device, shapes: Sequence[DeltaShape], n_slots: int, window: int
+    device: Device, shapes: Sequence[RecurrentShape], n_slots: int, window: int
 ) -> GdnState:
     if len(set(shapes)) > 1:
         raise ConfigError("--device cuda: the recurrent layers differ in size, which it cannot run")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
+from ...errors import ConfigError
 from ..layers import (
     Attention,
     DeltaRule,
@@ -20,10 +21,14 @@ from ..layers import (
     Moe,
     Norm,
     PlainActivation,
+    ShortConvolution,
+    StateSpace,
 )
 from ..step import Step
 from .rows import Packed, Rows
 from .states import State
+
+_NOT_HERE = "have no kernels on this device yet; take --device cpu, or torch:cuda"
 
 
 class Ops(ABC):
@@ -153,6 +158,17 @@ class Ops(ABC):
         these are accepted is the next step's `n_pending_accepted` (`pending_accepted_after`). Rows
         before them are final.
         """
+
+    def state_space(self, rows: Rows, layer: StateSpace, state: State, step: Step) -> Packed:
+        """Convolution, recurrence, gate and norm of a Mamba-2 layer, row by row; what is pending
+        and what is final is as in `delta_rule`."""
+        raise ConfigError(f"Mamba-2 layers {_NOT_HERE}")
+
+    def short_convolution(
+        self, rows: Rows, layer: ShortConvolution, state: State, step: Step
+    ) -> Packed:
+        """Likewise, where the last inputs of a convolution are all the state there is."""
+        raise ConfigError(f"short convolutions {_NOT_HERE}")
 
     @abstractmethod
     def moe(

@@ -8,7 +8,15 @@ import torch
 from torch import Tensor
 from torch.nn.functional import gelu, silu
 
-from ..layers import OAI_SLOPE, Gate, GateActivation, Gating, Moe
+from ..layers import (
+    OAI_SLOPE,
+    QUICK_GELU_SLOPE,
+    Gate,
+    GateActivation,
+    Gating,
+    Moe,
+    PlainActivation,
+)
 from .float_matrix import ReferenceMatrix
 from .paged_attention import exact_sigmoid
 
@@ -72,6 +80,20 @@ def _of_best_groups(score: Tensor, moe: Moe) -> Tensor:
     return used.repeat_interleave(grouped.shape[-1], dim=1)
 
 
+def activate_alone(x: Tensor, activation: PlainActivation) -> Tensor:
+    if activation is PlainActivation.GELU_QUICK:
+        return x * torch.sigmoid(QUICK_GELU_SLOPE * x)
+    if activation is PlainActivation.RELU_SQUARED:
+        return x.relu().square()
+    return gelu(x, approximate="tanh" if activation is PlainActivation.GELU_TANH else "none")
+
+
+def _activated(rows: Tensor, moe: Moe) -> Tensor:
+    if moe.activation is not None:
+        return activate_alone(rows, moe.activation)
+    return gated_halves(rows, moe.gate)
+
+
 def moe(a: Tensor, moe: Moe, routed_by: Tensor) -> Tensor:
     router: ReferenceMatrix = moe.gate_inp
     chosen, weights = route(router.product(routed_by), moe)
@@ -79,7 +101,7 @@ def moe(a: Tensor, moe: Moe, routed_by: Tensor) -> Tensor:
     for t in range(len(a)):
         for expert, weight in zip(chosen[t].tolist(), weights[t], strict=True):
             x, weight = (a[t] * weight, 1.0) if moe.weighs_inputs else (a[t], weight)
-            inner = gated_halves(moe.gate_up.product(x, expert), moe.gate)
+            inner = _activated(moe.gate_up.product(x, expert), moe)
             routed[t] += weight * moe.down.product(inner, expert)
     if moe.shared is not None:
         inner = gated_halves(moe.shared.gate_up.product(a), moe.shared.gate)

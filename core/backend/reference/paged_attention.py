@@ -27,6 +27,12 @@ def exact_sigmoid(x: Tensor) -> Tensor:
     return torch.sigmoid(x.double()).float()
 
 
+def exact_silu(x: Tensor) -> Tensor:
+    """Likewise."""
+    wide = x.double()
+    return (wide * torch.sigmoid(wide)).to(x.dtype)
+
+
 def soft_cap(x: Tensor, cap: float) -> Tensor:
     return cap * torch.tanh(x / cap) if cap else x
 

@@ -5,11 +5,9 @@ from __future__ import annotations
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.functional import gelu
 
 from ..interface import Ops
 from ..layers import (
-    QUICK_GELU_SLOPE,
     Attention,
     DeltaRule,
     DynamicConvolution,
@@ -19,14 +17,17 @@ from ..layers import (
     Moe,
     Norm,
     PlainActivation,
+    ShortConvolution,
+    StateSpace,
 )
 from ..step import FIRST_ROW_ID, Step
 from .delta_rule import delta_rule
 from .float_matrix import ReferenceMatrix
 from .latent_attention import attend_latent
-from .mixture import gated, gated_halves, moe
+from .mixture import activate_alone, gated, gated_halves, moe
 from .paged_attention import append, attend, normed, soft_cap
 from .state import ReferenceState
+from .state_space import short_convolution, state_space
 
 
 class ReferenceOps(Ops):
@@ -93,10 +94,7 @@ class ReferenceOps(Ops):
         return (x + y) * scale
 
     def activate(self, x: Tensor, activation: PlainActivation) -> Tensor:
-        if activation is PlainActivation.GELU_QUICK:
-            return x * torch.sigmoid(QUICK_GELU_SLOPE * x)
-        form = "tanh" if activation is PlainActivation.GELU_TANH else "none"
-        return gelu(x, approximate=form)
+        return activate_alone(x, activation)
 
     def pack(self, x: Tensor) -> Tensor:
         return x
@@ -148,6 +146,16 @@ class ReferenceOps(Ops):
         self, rows: Tensor, delta: DeltaRule, state: ReferenceState, step: Step
     ) -> Tensor:
         return delta_rule(rows, delta, state, step)
+
+    def state_space(
+        self, rows: Tensor, layer: StateSpace, state: ReferenceState, step: Step
+    ) -> Tensor:
+        return state_space(rows, layer, state, step)
+
+    def short_convolution(
+        self, rows: Tensor, layer: ShortConvolution, state: ReferenceState, step: Step
+    ) -> Tensor:
+        return short_convolution(rows, layer, state, step)
 
     def moe(
         self, a: Tensor, layer: Moe, add_to: Tensor | None, routed_by: Tensor | None = None

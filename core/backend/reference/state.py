@@ -10,7 +10,7 @@ from msgspec import Struct
 from torch import Tensor
 
 from ..interface import SlotImage, StateRoom
-from ..layers import DeltaShape, KvShape, StateShape
+from ..layers import KvShape, RecurrentShape, StateShape
 
 
 class KvLayer(Struct):
@@ -18,7 +18,7 @@ class KvLayer(Struct):
     values: Tensor  # (cells, Hkv, Dv)
 
 
-class DeltaLayer(Struct):
+class RecurrentLayer(Struct):
     """Stored state of each slot, and the factors of the last window, which may yet be rejected.
 
     `S` and `conv` are as of the first pending row; `keys`, `updates`, `decays` and `inputs` hold
@@ -50,8 +50,8 @@ class ReferenceState:
         self.page_len, self.window = room.page_len, room.window
         self.is_windowed = [*map(room.has_own_pages, shape.kv)]
         self.kv = [_kv_layer(s, room.pages_of(s) * self.page_len, device, dtype) for s in shape.kv]
-        self.delta = [
-            _delta_layer(s, room.n_slots, self.window, device, dtype) for s in shape.delta
+        self.recurrent = [
+            _recurrent_layer(s, room.n_slots, self.window, device, dtype) for s in shape.recurrent
         ]
 
     def cells(self, pages: Sequence[int], n_cells: int, first: int = 0) -> Tensor:
@@ -59,7 +59,7 @@ class ReferenceState:
         cell = np.arange(first, n_cells)
         table = np.asarray(pages, np.int64)
         flat = table[cell // self.page_len] * self.page_len + cell % self.page_len
-        device = (self.kv[0].keys if self.kv else self.delta[0].S).device
+        device = (self.kv[0].keys if self.kv else self.recurrent[0].S).device
         return torch.from_numpy(flat).to(device)
 
     def save(
@@ -78,8 +78,8 @@ class ReferenceState:
             where = cells[self.is_windowed[i]]
             image[f"kv.{i}.keys"] = kv.keys[where].cpu().numpy()
             image[f"kv.{i}.values"] = kv.values[where].cpu().numpy()
-        for i, delta in enumerate(self.delta):
-            for name, part in delta.parts(slot, n_pending).items():
+        for i, layer in enumerate(self.recurrent):
+            for name, part in layer.parts(slot, n_pending).items():
                 image[f"delta.{i}.{name}"] = part.cpu().numpy().copy()
         return image
 
@@ -95,8 +95,8 @@ class ReferenceState:
             where = self.cells(own_pages, len(image[f"kv.{i}.keys"]))
             kv.keys[where] = torch.from_numpy(image[f"kv.{i}.keys"]).to(kv.keys)
             kv.values[where] = torch.from_numpy(image[f"kv.{i}.values"]).to(kv.values)
-        for i, delta in enumerate(self.delta):
-            for name, part in delta.parts(slot, len(image[f"delta.{i}.keys"])).items():
+        for i, layer in enumerate(self.recurrent):
+            for name, part in layer.parts(slot, len(image[f"delta.{i}.keys"])).items():
                 part[:] = torch.from_numpy(image[f"delta.{i}.{name}"]).to(part)
 
     def copy_pages(
@@ -110,8 +110,8 @@ class ReferenceState:
                 kv.keys[to], kv.values[to] = kv.keys[cells], kv.values[cells]
 
     def copy(self, source: int, target: int, n_pending: int) -> None:
-        for delta in self.delta:
-            old, new = delta.parts(source, n_pending), delta.parts(target, n_pending)
+        for layer in self.recurrent:
+            old, new = layer.parts(source, n_pending), layer.parts(target, n_pending)
             for name, part in new.items():
                 part[:] = old[name]
 
@@ -120,10 +120,9 @@ def count_bytes(shape: StateShape, page_len: int, window: int, item: int) -> tup
     """Bytes of a page of all layers, and of a slot."""
     cell = sum(s.n_kv_heads * (s.key_dim + s.value_dim) for s in shape.kv)
     slot = 0
-    for s in shape.delta:
-        state = s.n_value_heads * s.head_dim**2 + (s.kernel - 1) * s.channels
-        factors = (s.n_key_heads + s.n_value_heads) * s.head_dim + s.n_value_heads + s.channels
-        slot += state + window * factors
+    for s in shape.recurrent:
+        state = s.state_width + (s.kernel - 1) * s.channels
+        slot += state + window * (s.factor_width + s.channels)
     return cell * page_len * item, slot * item
 
 
@@ -134,17 +133,17 @@ def _kv_layer(s: KvShape, n_cells: int, device: torch.device, dtype: torch.dtype
     )
 
 
-def _delta_layer(
-    s: DeltaShape, n_slots: int, window: int, device: torch.device, dtype: torch.dtype
-) -> DeltaLayer:
+def _recurrent_layer(
+    s: RecurrentShape, n_slots: int, window: int, device: torch.device, dtype: torch.dtype
+) -> RecurrentLayer:
     def zeros(*size: int) -> Tensor:
         return torch.zeros(n_slots, *size, device=device, dtype=dtype)
 
-    return DeltaLayer(
-        S=zeros(s.n_value_heads, s.head_dim, s.head_dim),
+    return RecurrentLayer(
+        S=zeros(s.n_value_heads, s.value_dim, s.key_dim),
         conv=zeros(s.kernel - 1, s.channels),
-        keys=zeros(window, s.n_key_heads, s.head_dim),
-        updates=zeros(window, s.n_value_heads, s.head_dim),
+        keys=zeros(window, s.n_key_heads, s.key_dim),
+        updates=zeros(window, s.n_value_heads, s.value_dim),
         decays=zeros(window, s.n_value_heads),
         inputs=zeros(window, s.channels),
     )

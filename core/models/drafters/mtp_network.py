@@ -53,7 +53,8 @@ class MtpHead(DraftNetwork):
         self.shared_head_norm = trunk.output_norm
         for name in ("nextn.shared_head_norm", "layer_output_norm"):
             if weights.has(name):
-                self.shared_head_norm = weights.norm(name, h.n_embd, h.eps)
+                centred = trunk.head_norm_centred
+                self.shared_head_norm = weights.norm(name, h.n_embd, h.eps, centred=centred)
                 break
 
     def shortened(self, backend: Backend, vocab_subset: Ints) -> MtpHead:

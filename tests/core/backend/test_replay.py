@@ -19,12 +19,14 @@ from nextn.core.backend import create_backend
 from nextn.core.backend.interface import Ops, Output, SlotImage, State, StateRoom, Taps
 from nextn.core.backend.layers import (
     DeltaRule,
-    DeltaShape,
     Floats,
     HeadOrder,
     MatrixPart,
     Norm,
+    RecurrentShape,
+    ShortConvolution,
     StateShape,
+    StateSpace,
 )
 from nextn.core.backend.step import Step, StepPart, build_step, n_kept, pending_accepted_after
 
@@ -48,25 +50,75 @@ def rounds(draw: st.DrawFn, window: int = WINDOW) -> Plan:
 WIDE = 9  # a window in which factors of several steps wait together, more than a pass applies
 
 
-class DeltaLayerAlone:
-    """The delta-rule op without a model around it: 2 key heads, 4 value heads, random weights."""
+Op = Callable[[Ops, Any, Step, State], Any]
+Made = tuple[int, int, RecurrentShape, Op]  # width of its rows, of what comes out; state; the op
 
-    def __init__(self, order: HeadOrder, device: str) -> None:
+
+class LayerAlone:
+    """An op of a recurrent layer without a model around it, with random weights."""
+
+    def __init__(self, kind: str, device: str) -> None:
         self.rng = np.random.default_rng(7)
         self.backend = create_backend(device)
-        self.shape = StateShape((), (DeltaShape(2, 4, 16, kernel=4),))
-        self.delta = DeltaRule(
+        self.width, self.n_out, shape, self.op = getattr(self, kind)()
+        self.shape = StateShape((), (shape,))
+        self.identity = self.backend.matrix([MatrixPart(identity(self.n_out))])
+        self.true_rows = self.numbers(N_TRUE, self.width)
+        self.wrong_rows = self.numbers(N_TRUE, self.width)
+
+    def grouped(self, order: HeadOrder = HeadOrder.GROUPED) -> Made:
+        """Gated DeltaNet: 2 key heads, 4 value heads."""
+        delta = DeltaRule(
             layer=0,
-            shape=self.shape.delta[0],
+            shape=RecurrentShape.of_heads(2, 4, 16, 16, kernel=4),
             order=order,
             conv1d=self.vector(128, 4),
             dt_bias=self.vector(4),
             a=self.backend.vector(-np.exp(self.numbers(4))),
             norm=Norm(self.vector(16), 1e-6),
         )
-        self.identity = self.backend.matrix([MatrixPart(identity(64))])
-        self.true_rows = self.numbers(N_TRUE, self.delta.shape.width)
-        self.wrong_rows = self.numbers(N_TRUE, self.delta.shape.width)
+        return (
+            delta.width,
+            64,
+            delta.shape,
+            lambda ops, rows, step, state: ops.delta_rule(rows, delta, state, step),
+        )
+
+    def tiled(self) -> Made:
+        return self.grouped(HeadOrder.TILED)
+
+    def mamba2(self, *, normed: bool = True) -> Made:
+        """2 slices of 3 heads, keys of 20 numbers."""
+        shape = RecurrentShape.of_heads(2, 6, 20, 32, kernel=4)
+        layer = StateSpace(
+            layer=0,
+            shape=shape,
+            conv1d=self.vector(shape.channels, 4),
+            conv_bias=self.vector(shape.channels),
+            dt_bias=self.vector(6),
+            a=self.backend.vector(-np.exp(self.numbers(6))),
+            d=self.vector(6),
+            norm=Norm(self.vector(192), 1e-5) if normed else None,
+        )
+        return (
+            layer.width,
+            192,
+            layer.shape,
+            lambda ops, rows, step, state: ops.state_space(rows, layer, state, step),
+        )
+
+    def mamba2_without_norm(self) -> Made:
+        return self.mamba2(normed=False)
+
+    def convolution(self) -> Made:
+        """Of LFM2."""
+        conv = ShortConvolution(0, RecurrentShape.of_convolution(48, 3), self.vector(48, 3))
+        return (
+            3 * 48,
+            48,
+            conv.shape,
+            lambda ops, rows, step, state: ops.short_convolution(rows, conv, state, step),
+        )
 
     def numbers(self, *shape: int) -> Floats:
         return self.rng.standard_normal(shape).astype(np.float32)
@@ -76,15 +128,14 @@ class DeltaLayerAlone:
 
     def forward(self, ops: Ops, step: Step, state: State, taps: Taps) -> Output:
         """A model that is nothing but this op; its logits are what the op puts out."""
-        rows = ops.given_rows(step, self.delta.shape.width)
-        heads = ops.delta_rule(rows, self.delta, state, step)
+        heads = self.op(ops, ops.given_rows(step, self.width), step, state)
         return Output(ops.matmul(heads, self.identity))
 
 
-class DeltaRun:
+class LayerRun:
     """One sequence of it."""
 
-    def __init__(self, alone: DeltaLayerAlone, window: int = WINDOW) -> None:
+    def __init__(self, alone: LayerAlone, window: int = WINDOW) -> None:
         self.alone, self.window = alone, window
         self.state = alone.backend.new_state(
             alone.shape, StateRoom(n_pages=1, page_len=16, n_slots=2, window=window)
@@ -124,22 +175,23 @@ class DeltaRun:
 
 
 @cache
-def delta_alone(order: HeadOrder, device: str) -> DeltaLayerAlone:
-    return DeltaLayerAlone(order, device)
+def layer_alone(kind: str, device: str) -> LayerAlone:
+    return LayerAlone(kind, device)
 
 
+KINDS = ["grouped", "tiled", "mamba2", "mamba2_without_norm", "convolution"]
 RUNS = [(device, window) for device in DEVICES for window in (WINDOW, WIDE)]
 
 
 @pytest.mark.parametrize(("device", "window"), RUNS)
 @settings(max_examples=n_examples(40), deadline=None)
-@given(st.data(), st.sampled_from(HeadOrder))
+@given(st.data(), st.sampled_from(KINDS))
 def test_rejected_rows_leave_no_trace_in_any_bit(
-    device: str, window: int, data: st.DataObject, order: HeadOrder
+    device: str, window: int, data: st.DataObject, kind: str
 ) -> None:
     plan = data.draw(rounds(window))
-    alone = delta_alone(order, device)
-    drafted, plain = DeltaRun(alone, window), DeltaRun(alone, window)
+    alone = layer_alone(kind, device)
+    drafted, plain = LayerRun(alone, window), LayerRun(alone, window)
     assert np.array_equal(drafted.run_drafted(plan), plain.run_plain(drafted.past))
     got, want = drafted.settle(), plain.settle()
     assert want.keys() == got.keys()
@@ -148,11 +200,12 @@ def test_rejected_rows_leave_no_trace_in_any_bit(
 
 
 @pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("n_valid", range(1, WINDOW))
-def test_this_comparison_can_fail(device: str, n_valid: int) -> None:
+def test_this_comparison_can_fail(device: str, kind: str, n_valid: int) -> None:
     """One factor too many is seen, at every position."""
-    alone = delta_alone(HeadOrder.TILED, device)
-    drafted, plain = DeltaRun(alone), DeltaRun(alone)
+    alone = layer_alone(kind, device)
+    drafted, plain = LayerRun(alone), LayerRun(alone)
     drafted.run_drafted([(2, 2), (WINDOW, n_valid)])
     plain.run_plain(drafted.past)
     drafted.n_pending_accepted += 1
@@ -169,11 +222,20 @@ def test_factors_wait_while_they_are_few() -> None:
     assert pending_accepted_after(3, WIDE + 2, WIDE + 1, WIDE) == WIDE - 1
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_backends_agree(kind: str) -> None:
+    """Over rows enough to fill several passes, drafts and a prompt."""
+    plan = [(WIDE + 2, WIDE + 1), (1, 1), (7, 3), (2, 2)]
+    outputs = [LayerRun(layer_alone(kind, device), WIDE).run_drafted(plan) for device in DEVICES]
+    np.testing.assert_allclose(outputs[1], outputs[0], atol=2e-5, rtol=2e-5)
+
+
 @pytest.mark.parametrize("device", DEVICES)
-def test_a_factor_that_waits_longest_counts(device: str) -> None:
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "convolution"])
+def test_a_factor_that_waits_longest_counts(device: str, kind: str) -> None:
     """Nine factors of two steps are pending; forgetting any number of them is seen."""
-    alone = delta_alone(HeadOrder.TILED, device)
-    runs = [DeltaRun(alone, WIDE) for _ in range(3)]
+    alone = layer_alone(kind, device)
+    runs = [LayerRun(alone, WIDE) for _ in range(3)]
     for run in runs:
         run.run_drafted([(3, 3), (6, 6)])
         assert run.n_pending_accepted == 9

@@ -12,7 +12,7 @@ import pytest
 from support.tiny_models import TinyModel
 
 from nextn.core.backend import cuda
-from nextn.core.backend.layers import HALF_FLOATS, DeltaShape, KvShape, StateShape
+from nextn.core.backend.layers import HALF_FLOATS, KvShape, RecurrentShape, StateShape
 from nextn.core.errors import ConfigError, ModelError
 from nextn.core.gguf.reader import open_gguf
 from nextn.core.load_runtime import load_runtime
@@ -23,7 +23,7 @@ from nextn.core.ranks.images import join_images, split_image
 from nextn.core.ranks.layer_split import divide, fill, split_shape
 from nextn.core.state.sizes import StateSizes
 
-KV, DELTA = KvShape(2, 4, 4), DeltaShape(2, 4, 8, 4)
+KV, DELTA = KvShape(2, 4, 4), RecurrentShape.of_heads(2, 4, 8, 8, 4)
 
 
 def test_names_of_several_devices() -> None:
@@ -91,7 +91,7 @@ def test_images_are_taken_apart_as_they_were_put_together() -> None:
     hybrid = [StateShape((), (DELTA,))] * 3 + [StateShape((KV,))]
     shape = split_shape(StateShape((KV,)), hybrid * 2, [range(3), range(3, 5), range(5, 8)])
     assert shape.kv_ranks == (1, 2, 0)
-    assert shape.delta_ranks == (0, 0, 0, 1, 2, 2)
+    assert shape.recurrent_ranks == (0, 0, 0, 1, 2, 2)
     assert shape.of_rank(1) == StateShape((KV,), (DELTA,))
     rng = np.random.default_rng(1)
     named = {f"kv.{i}.{what}": rng.random((2, 3)) for i in range(3) for what in ("keys", "values")}
@@ -122,7 +122,7 @@ class Devices:
     def _rank(self, free: int | None) -> SimpleNamespace:
         return SimpleNamespace(
             matrix_bytes=lambda parts: sum(part.tensor.n_bytes for part in parts),
-            state_bytes=lambda shape, **_: (100 * len(shape.kv), 1000 * len(shape.delta)),
+            state_bytes=lambda shape, **_: (100 * len(shape.kv), 1000 * len(shape.recurrent)),
             free_device_bytes=lambda: free,
         )
 

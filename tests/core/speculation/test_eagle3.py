@@ -75,7 +75,10 @@ def test_drafts_are_those_of_the_formulas(
 # The law -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("family", sorted({*EVERY_FAMILY} - {*PLAIN_CASES} | {"olmo2", "cohere2"}))
+@pytest.mark.parametrize(
+    "family",
+    sorted({*EVERY_FAMILY} - {*PLAIN_CASES} | {"olmo2", "cohere2", "granitehybrid", "lfm2"}),
+)
 def test_it_changes_no_text(family: str, tiny: Tiny, tmp_path: Path) -> None:
     """Alone, with n-grams, and beside the model's own head: two networks at once."""
     has_mtp = family in EVERY_WITH_MTP

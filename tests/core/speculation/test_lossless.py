@@ -158,7 +158,7 @@ def test_a_state_that_is_wrong_by_one_row_is_noticed(
         def keep_one_more(state: SequenceState, n_rows: int, n_valid: int) -> None:
             cells = state.n_cells
             advance(state, n_rows, min(n_rows, n_valid + 1))
-            if runtime.model.state_shape.delta:
+            if runtime.model.state_shape.recurrent:
                 state.n_cells = cells + n_valid  # only the recurrent state is wrong
 
         monkeypatch.setattr(SequenceState, "advance", keep_one_more)

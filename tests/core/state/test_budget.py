@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nextn.core.backend.interface import Backend
-from nextn.core.backend.layers import DeltaShape, KvShape, StateShape
+from nextn.core.backend.layers import KvShape, RecurrentShape, StateShape
 from nextn.core.errors import ConfigError, ModelError
 from nextn.core.state import host_memory
 from nextn.core.state.budget import MemoryBudget, check_weights, make_budget
@@ -21,7 +21,7 @@ from nextn.core.state.sizes import StateSizes
 
 MIB = 1 << 20
 KV = StateShape((KvShape(1, 1, 1),))
-HYBRID = StateShape((KvShape(1, 1, 1),), (DeltaShape(1, 1, 1, 1),))
+HYBRID = StateShape((KvShape(1, 1, 1),), (RecurrentShape.of_heads(1, 1, 1, 1, 1),))
 SIZES = StateSizes(1024, n_slots=2, n_checkpoints=4, page_len=64)
 
 
@@ -31,7 +31,7 @@ class Sizes:
     savings = ()
 
     def state_bytes(self, shape: StateShape, *, page_len: int, window: int) -> tuple[int, int]:
-        return MIB, 8 * MIB * len(shape.delta)
+        return MIB, 8 * MIB * len(shape.recurrent)
 
     def weight_bytes(self) -> int:
         return 512 * MIB

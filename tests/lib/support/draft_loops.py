@@ -141,7 +141,7 @@ class Texts:
 
     def forget_drafts(self, step: Step, drafts: Drafts) -> None:
         """A recurrent state has moved on with the rows that were drafted; the text does as well."""
-        if not self.drafter.model.state_shape.delta or self.drafter.is_head:
+        if not self.drafter.model.state_shape.recurrent or self.drafter.is_head:
             return
         for text, tokens in zip(self.texts, drafts.tokens, strict=True):
             for _ in tokens[:-1]:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from shim.machine import Machine
 
 from nextn.core.backend.interface import StateRoom
-from nextn.core.backend.layers import DeltaRule, DeltaShape, HeadOrder, Norm, StateShape
+from nextn.core.backend.layers import DeltaRule, HeadOrder, Norm, RecurrentShape, StateShape
 from nextn.core.backend.reference.delta_rule import delta_rule
 from nextn.core.backend.reference.state import ReferenceState
 from nextn.core.backend.step import StepPart, build_step, pending_accepted_after
@@ -71,7 +71,8 @@ class GdnLayer:
         conv, dt_bias, a, norm = (
             torch.from_numpy(x).double() for x in (self.conv, self.dt_bias, self.a, self.norm)
         )
-        sizes = DeltaShape(s.n_key_heads, s.n_value_heads, s.head_dim, s.kernel)
+        heads = s.n_key_heads, s.n_value_heads
+        sizes = RecurrentShape.of_heads(*heads, s.head_dim, s.head_dim, s.kernel)
         return DeltaRule(0, sizes, order, conv, dt_bias, a, Norm(norm, EPS))
 
 

@@ -44,6 +44,7 @@ NOTES: dict[str, ModelNote] = {
     "ernie4_5-moe": ModelNote("ERNIE 4.5 with experts"),
     "exaone-moe": ModelNote("K-EXAONE", "exaone-moe", HERMES, THINK),
     "exaone4": ModelNote("EXAONE 4", "exaone4", HERMES, THINK),
+    "falcon-h1": ModelNote("Falcon-H1", "chatml", HERMES),
     "gemma2": ModelNote("Gemma 2", "gemma"),
     "gemma3": ModelNote("Gemma 3", "gemma"),
     "gemma4": ModelNote("Gemma 4", "", (styles.GEMMA,), thinking.GEMMA),
@@ -53,12 +54,17 @@ NOTES: dict[str, ModelNote] = {
     "granite": ModelNote(
         "Granite 3 and 4", "granite granite-4.0 granite-4.1", (styles.GRANITE, *HERMES), THINK
     ),
+    "granitehybrid": ModelNote(
+        "Granite 4 H, Bamba", "granite-4.0 granite-4.1", (styles.GRANITE, *HERMES), THINK
+    ),
     "granitemoe": ModelNote(
         "Granite 3 and 4 with experts", "granite granite-4.0 granite-4.1",
         (styles.GRANITE, *HERMES), THINK,
     ),
     "hunyuan-dense": ModelNote("Hunyuan 0.5B to 7B", "hunyuan-dense", (), THINK),
     "hunyuan-moe": ModelNote("Hunyuan-A13B", "hunyuan-moe", (), THINK),
+    "lfm2": ModelNote("LFM2, LFM2.5", "chatml"),
+    "lfm2moe": ModelNote("LFM2 with experts", "chatml"),
     "llama": ModelNote(
         "Llama 1 to 3, Mistral, Mixtral, and others of their shape",
         "llama2 llama2-sys llama2-sys-bos llama2-sys-strip llama3 mistral-v1 mistral-v3 "
@@ -66,11 +72,14 @@ NOTES: dict[str, ModelNote] = {
         (styles.BARE, styles.LISTED, styles.NAMED, *HERMES),
     ),
     "llama4": ModelNote("Llama 4", "llama4", (styles.BARE,)),
+    "mamba2": ModelNote("Mamba-2, Codestral Mamba"),
     "mimo2": ModelNote("MiMo-V2", "chatml", HERMES, THINK),
     "mistral3": ModelNote(
         "Mistral Small 3, Ministral 3", "mistral-v7 mistral-v7-tekken", (styles.NAMED,),
         thinking.MISTRAL,
     ),
+    "nemotron_h": ModelNote("Nemotron-H, Nemotron Nano 2", "", (), THINK),
+    "nemotron_h_moe": ModelNote("Nemotron 3 Nano", "chatml", HERMES, THINK),
     "olmo2": ModelNote("OLMo 2 and 3", "zephyr chatml", (), THINK),
     "phi3": ModelNote("Phi-3, Phi-3.5, Phi-4", "phi3 phi4"),
     "qwen2": _qwen("Qwen2, Qwen2.5, QwQ"),

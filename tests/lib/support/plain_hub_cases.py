@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from .hub_case import Config, HubCase, Tensors, fuse_qkv
+from .state_hub_cases import STATE_CASES
 from .tiny_models import COMMON, EXPERTS, LLAMA3_ROPE
 
 # What llama.cpp computes otherwise: it heeds windows of exaone4 in models of 64 layers alone.
@@ -226,4 +227,5 @@ PLAIN_CASES: dict[str, HubCase] = {
                   "vision_config": EYES},
         tensors=_turn_experts,
     ),
+    **STATE_CASES,
 }  # fmt: skip

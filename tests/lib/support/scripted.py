@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from nextn.core.backend.draft_loop import DraftLoopPlan, HostDraftLoop
 from nextn.core.backend.interface import Backend, HostOutput, SlotImage, StateRoom
 from nextn.core.backend.interface.device_loop import DeviceLoopPlan
-from nextn.core.backend.layers import DeltaShape, KvShape, StateShape
+from nextn.core.backend.layers import KvShape, RecurrentShape, StateShape
 from nextn.core.backend.step import Step, n_kept
 from nextn.core.engine.config import EngineConfig
 from nextn.core.engine.engine import Engine
@@ -42,7 +42,7 @@ _VOCAB = np.arange(1, N_VOCAB + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C
 _EURO = "€".encode()  # three bytes: characters that tokens split
 
 KV = StateShape((KvShape(1, 1, 1),))
-HYBRID = StateShape((KvShape(1, 1, 1),), (DeltaShape(1, 1, 1, 1),))
+HYBRID = StateShape((KvShape(1, 1, 1),), (RecurrentShape.of_heads(1, 1, 1, 1, 1),))
 
 
 def digest(tokens: Sequence[int], start: int = 0) -> int:
@@ -107,7 +107,7 @@ class ScriptedBackend:
         return replace(shape, kv=(*shape.kv, KvShape(1, 1, 1, self.attention_window)))
 
     def new_state(self, shape: StateShape, room: StateRoom) -> ScriptedState:
-        assert bool(shape.delta) == self.hybrid
+        assert bool(shape.recurrent) == self.hybrid
         return ScriptedState(
             room.page_len,
             np.full(room.n_pages * room.page_len, NEVER_WRITTEN),

@@ -243,7 +243,7 @@ def randomise_tensors(model: torch.nn.Module, *, is_shifted: bool) -> None:
         for name, value in tensors:
             if "inv_freq" in name or not value.is_floating_point() or "vision" in name:
                 continue
-            if not value.ndim:  # a constant
+            if not value.ndim or "mup_vector" in name:  # a constant
                 continue
             if "norm" in name and value.ndim == 1:
                 value.normal_(0.0 if is_shifted else 1.0, 0.2)

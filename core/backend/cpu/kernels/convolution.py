@@ -1,4 +1,4 @@
-"""The short convolution before a delta rule, and the ring of its raw inputs.
+"""The short convolution of recurrent layers, and the ring of its raw inputs.
 
 The ring holds the kernel - 1 rows that precede the stored state, then those whose factors are
 pending. Its rows are always read before they are overwritten: writing never gets ahead of reading.
@@ -6,68 +6,77 @@ pending. Its rows are always read before they are overwritten: writing never get
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import pairwise
 
+from msgspec import Struct
+
+from ...layers import RecurrentShape
 from ..emit import LANES, Emitter, Value, Variable
-from .delta_parts import DeltaKernelShape, DeltaPart, DeltaWords
-from .mathematics import F32X16, silu
+from .mathematics import F32X16
+from .sequence_part import SequencePart
 
 VECTOR = 4 * LANES
 
 
+class Ring(Struct, frozen=True):
+    inputs: Value  # address of (slots, kernel - 1 + window, channels)
+    weights: Value  # address of (kernel, channels)
+    kernel: int
+    channels: int
+    rows: int
+
+    @classmethod
+    def of(cls, s: RecurrentShape, inputs: Value, weights: Value, window: int) -> Ring:
+        return cls(inputs, weights, s.kernel, s.channels, s.kernel - 1 + window)
+
+
 def convolve(
     e: Emitter,
-    s: DeltaKernelShape,
-    at: DeltaPart,
-    words: list[Value],
-    head: tuple[Value, Value],
-    is_fresh: Value,
+    ring: Ring,
+    at: SequencePart,
+    channel: Value,
+    read: Callable[[Value], Value],
+    put: Callable[[Value, Value], None],
+    bias: Value | None = None,
 ) -> None:
-    """Depthwise convolution and silu of a head, all rows: its first channel, its place in a row."""
-    w = DeltaWords
-    first, place = head
-    out = at.mixed + place * (4 * s.head_dim)
-    rings = words[w.RING] + at.slot * (4 * s.conv_rows * s.channels)
-    with e.range(0, 4 * s.head_dim, VECTOR) as i:
-        channel = first * 4 + i
-        ring, source = rings + channel, words[w.ROWS] + channel
-        history = _history(e, s, at, ring, is_fresh)
-        weights = [
-            e.load(F32X16, words[w.CONV] + channel + 4 * s.channels * j) for j in range(s.kernel)
-        ]
-        n_final = at.pending - at.start
-        with e.when(at.kept.equals(0)):
-            for j, value in enumerate(history):
-                _keep(e, s, ring, j - n_final, value.get())
-        behind = at.kept + (s.kernel - 1) - n_final
-        with e.range(at.start, at.end) as row:
-            new = e.load(F32X16, source + row * (4 * s.width))
-            total = history[0].get() * weights[0]
-            for j in range(1, s.kernel - 1):
-                total = e.fma(history[j].get(), weights[j], total)
-            total = e.fma(new, weights[-1], total)
-            e.store(silu(e, total), out + row * (4 * s.mixed_width) + i)
-            for older, newer in pairwise(history):
-                older.set(newer.get())
-            history[-1].set(new)
-            _keep(e, s, ring, row - at.start + behind, new)
+    """All rows of 16 channels. `channel`: of the first, in bytes; `read` gives the inputs of a row,
+    `put` takes what comes out."""
+    inputs = ring.inputs + at.slot * (4 * ring.rows * ring.channels) + channel
+    history = _history(e, ring, at, inputs)
+    weights = [
+        e.load(F32X16, ring.weights + channel + 4 * ring.channels * j) for j in range(ring.kernel)
+    ]
+    n_final = at.pending - at.start
+    with e.when(at.kept.equals(0)):
+        for j, value in enumerate(history):
+            _keep(e, ring, inputs, j - n_final, value.get())
+    behind = at.kept + (ring.kernel - 1) - n_final
+    with e.range(at.start, at.end) as row:
+        new = read(row)
+        oldest = history[0].get()
+        total = oldest * weights[0] if bias is None else e.fma(oldest, weights[0], bias)
+        for j in range(1, ring.kernel - 1):
+            total = e.fma(history[j].get(), weights[j], total)
+        put(row, e.fma(new, weights[-1], total))
+        for older, newer in pairwise(history):
+            older.set(newer.get())
+        history[-1].set(new)
+        _keep(e, ring, inputs, row - at.start + behind, new)
 
 
-def _history(
-    e: Emitter, s: DeltaKernelShape, at: DeltaPart, ring: Value, is_fresh: Value
-) -> list[Variable]:
-    """The kernel - 1 inputs before the first row; zeros where a text begins."""
+def _history(e: Emitter, ring: Ring, at: SequencePart, inputs: Value) -> list[Variable]:
+    """The kernel - 1 inputs before the first row; zeros where a sequence begins."""
     history = []
-    for j in range(s.kernel - 1):
-        history.append(
-            e.variable(e.load(F32X16, ring + (at.n_pending_accepted + j) * (4 * s.channels)))
-        )
-    with e.when(is_fresh):
+    for j in range(ring.kernel - 1):
+        stored = inputs + (at.n_pending_accepted + j) * (4 * ring.channels)
+        history.append(e.variable(e.load(F32X16, stored)))
+    with e.when(at.is_fresh):
         for value in history:
             value.set(e.const(F32X16, 0.0))
     return history
 
 
-def _keep(e: Emitter, s: DeltaKernelShape, ring: Value, index: Value, value: Value) -> None:
+def _keep(e: Emitter, ring: Ring, inputs: Value, index: Value, value: Value) -> None:
     with e.when(index >= 0):
-        e.store(value, ring + index * (4 * s.channels))
+        e.store(value, inputs + index * (4 * ring.channels))

@@ -6,10 +6,10 @@ depend on no other, so that threads need not meet in between.
 
 from __future__ import annotations
 
-from ..emit import F32, I64, LANES, Emitter, Value
+from ..emit import F32, LANES, Emitter, Value
 from ..formats.tile_format import Record
 from .attention_prep import StepWords
-from .convolution import convolve
+from .convolution import VECTOR, Ring, convolve
 from .delta_parts import DeltaKernelShape, DeltaPart, DeltaWords, value_head
 from .mathematics import F32X16, exp, one, reciprocal_sqrt, sigmoid, silu, softplus
 from .pack import RowSet, pack_block
@@ -25,20 +25,43 @@ def write_delta(e: Emitter, s: DeltaKernelShape) -> None:
     recurrence = Recurrence(e, s, words)
     first, last = e.share(step[StepWords.N_SEQUENCES] * s.n_key_heads, part, parts)
     with e.range(first, last) as unit:
-        at = DeltaPart.of(e, s, words, unit)
-        is_fresh = e.load(I64, step[StepWords.PAST] + unit // s.n_key_heads * 8, 8).equals(0)
+        at = DeltaPart.of_unit(e, s, words, unit)
         with e.range(0, 2 + s.heads_per_key) as place:
-            convolve(e, s, at, words, (_channel(s, at.key_head, place), place), is_fresh)
+            _convolve(e, s, at, words, (_channel(s, at.key_head, place), place))
         with e.range(at.start, at.end) as row:
             _gates(e, s, words, row, at)
         with e.range(0, s.heads_per_key) as j:
             head = value_head(s, at.key_head, j)
-            recurrence.run(at, (head, j), is_fresh)
+            recurrence.run(at, (head, j))
             with e.range(at.start, at.end) as row:
                 values = at.query(s, row) + (j + 2) * (4 * s.head_dim)
                 _gated_norm(e, s, (words, step), row, (head, values))
         recurrence.keep_keys(at)  # only now: all value heads have replayed the old ones
     e.finish()
+
+
+def _convolve(
+    e: Emitter,
+    s: DeltaKernelShape,
+    at: DeltaPart,
+    words: list[Value],
+    head: tuple[Value, Value],
+) -> None:
+    """Convolution and silu of a head, all rows: its first channel, its place in a row."""
+    first, place = head
+    out = at.mixed + place * (4 * s.head_dim)
+    ring = Ring.of(s, words[DeltaWords.RING], words[DeltaWords.CONV], s.window)
+    with e.range(0, 4 * s.head_dim, VECTOR) as i:
+        channel = first * 4 + i
+        source, to = words[DeltaWords.ROWS] + channel, out + i
+        convolve(
+            e,
+            ring,
+            at,
+            channel,
+            lambda row: e.load(F32X16, source + row * (4 * s.width)),
+            lambda row, total: e.store(silu(e, total), to + row * (4 * s.mixed_width)),
+        )
 
 
 def _channel(s: DeltaKernelShape, key_head: Value, place: Value) -> Value:

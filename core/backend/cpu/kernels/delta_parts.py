@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from msgspec import Struct
+from msgspec.structs import asdict
 
-from ...layers import DeltaRule, DeltaShape, HeadOrder
-from ...step import KEPT_FACTORS
-from ..emit import I64, LANES, Emitter, Value
+from ...layers import DeltaRule, HeadOrder, RecurrentShape
+from ..emit import LANES, Emitter, Value
 from ..formats.tile_format import Record
 from .attention_prep import StepWords
+from .sequence_part import SequencePart
 
 
-class DeltaKernelShape(DeltaShape, frozen=True):
+class DeltaKernelShape(RecurrentShape, frozen=True):
     """All that the kernel of one layer is specialised for."""
 
     order: HeadOrder
@@ -20,13 +20,17 @@ class DeltaKernelShape(DeltaShape, frozen=True):
 
     @classmethod
     def of(cls, delta: DeltaRule, window: int) -> DeltaKernelShape:
-        s = delta.shape
-        sizes = (s.n_key_heads, s.n_value_heads, s.head_dim, s.kernel)
-        return cls(*sizes, delta.order, delta.norm.eps, window)
+        return cls(**asdict(delta.shape), order=delta.order, eps=delta.norm.eps, window=window)
 
     @property
-    def conv_rows(self) -> int:
-        return self.kernel - 1 + self.window
+    def head_dim(self) -> int:
+        """Of keys and values."""
+        return self.key_dim
+
+    @property
+    def width(self) -> int:
+        """Of the op's input rows."""
+        return self.channels + self.value_width + 2 * self.n_value_heads
 
     @property
     def heads_per_key(self) -> int:
@@ -59,35 +63,19 @@ class DeltaWords:
     COUNT = 16
 
 
-class DeltaPart(Struct, frozen=True):
+class DeltaPart(SequencePart, frozen=True):
     """What one call works on: one sequence, one key head."""
 
-    b: Value
     key_head: Value
-    slot: Value
-    start: Value  # its first row of the step
-    pending: Value  # the first row that may be rejected
-    end: Value
     mixed: Value  # address of q, k and values of row 0
-    n_pending_accepted: Value  # factors of earlier steps that hold
-    kept: Value  # so many of them stay factors; the new ones come behind
 
     @classmethod
-    def of(cls, e: Emitter, s: DeltaKernelShape, words: list[Value], unit: Value) -> DeltaPart:
+    def of_unit(cls, e: Emitter, s: DeltaKernelShape, words: list[Value], unit: Value) -> DeltaPart:
         step = e.words(words[DeltaWords.STEP], StepWords.COUNT)
         b, key_head = unit // s.n_key_heads, unit % s.n_key_heads
-
-        def word(which: int, index: Value) -> Value:
-            return e.load(I64, step[which] + index * 8, 8)
-
-        start, end = word(StepWords.STARTS, b), word(StepWords.STARTS, b + 1)
-        replay, n_rows, none = word(StepWords.REPLAY, b), end - start, e.index(0)
-        fits = (replay + n_rows <= s.window).select(replay, none)
-        kept = (replay < KEPT_FACTORS).select(fits, none)  # as `n_kept` says
-        pending = start + e.maximum(n_rows - s.window, 0)
-        slot = word(StepWords.SLOTS, b)
         mixed = words[DeltaWords.MIXED] + key_head * words[DeltaWords.MIXED_BYTES]
-        return cls(b, key_head, slot, start, pending, end, mixed, replay, kept)
+        sequence = asdict(SequencePart.of(e, step, b, s.window))
+        return cls(**sequence, key_head=key_head, mixed=mixed)
 
     def query(self, s: DeltaKernelShape, row: Value) -> Value:
         """The row's q, then its k, then the values of each value head that uses them."""

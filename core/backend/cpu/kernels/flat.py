@@ -57,4 +57,7 @@ def _activated(e: Emitter, x: Value, activation: PlainActivation) -> Value:
         return gelu(e, x)
     if activation is PlainActivation.GELU_ERF:
         return gelu_erf(e, x)
+    if activation is PlainActivation.RELU_SQUARED:
+        left = e.larger(x, e.const(F32X16, 0.0))
+        return left * left
     return x * sigmoid(e, x * QUICK_GELU_SLOPE)

@@ -37,7 +37,7 @@ class Recurrence:
         zero = e.const(F32X16, 0.0)
         self.memory, self.read = e.variable(zero), e.variable(zero)  # S k and S q
 
-    def run(self, at: DeltaPart, of: tuple[Value, Value], is_fresh: Value) -> None:
+    def run(self, at: DeltaPart, of: tuple[Value, Value]) -> None:
         """A value head, given with its number among those that use the key head."""
         e, s = self.e, self.s
         head, j = of
@@ -46,7 +46,7 @@ class Recurrence:
             lanes = tile * (4 * LANES)
             values = at.mixed + (j + 2) * (4 * s.head_dim) + lanes
             state = states + head * (4 * s.head_dim**2) + tile * (4 * LANES * s.head_dim)
-            with e.when(is_fresh), e.range(0, 64 * s.head_dim, 64) as i:
+            with e.when(at.is_fresh), e.range(0, 64 * s.head_dim, 64) as i:
                 e.store(e.const(F32X16, 0.0), state + i, 64)
             # Where the state goes as it becomes final; what may be rejected goes to the scratch.
             stored = at.kept.equals(0).select(state, self.scratch)

@@ -76,7 +76,9 @@ def compare(made: Drafter, seed: int, stops: tuple[int, ...] = ()) -> None:
 
 
 def assert_same_state(ours: Any, theirs: Any) -> None:
-    for mine, other in zip([*ours.kv, *ours.delta], [*theirs.kv, *theirs.delta], strict=True):
+    for mine, other in zip(
+        [*ours.kv, *ours.recurrent], [*theirs.kv, *theirs.recurrent], strict=True
+    ):
         for name in ("keys", "values", "states", "ring", "updates", "decays"):
             if hasattr(mine, name):
                 a, b = getattr(mine, name), getattr(other, name)

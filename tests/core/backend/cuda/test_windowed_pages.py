@@ -22,7 +22,7 @@ from nextn.core.backend.cuda.packets import Mirrors
 from nextn.core.backend.cuda.prompt import PromptSizes
 from nextn.core.backend.cuda.state import CudaState
 from nextn.core.backend.interface import StateRoom
-from nextn.core.backend.layers import HALF_FLOATS, DeltaShape, KvShape, KvTypes, StateShape
+from nextn.core.backend.layers import HALF_FLOATS, KvShape, KvTypes, RecurrentShape, StateShape
 from nextn.core.backend.step import StepPart, build_step
 from nextn.core.engine.engine import Engine
 from nextn.core.engine.sequence import Sequence
@@ -181,7 +181,7 @@ def test_pages_of_either_table_are_copied_and_saved_apart(types: KvTypes) -> Non
     kv = KvShape(2, 32, 64), KvShape(1, 32, 32, window=5), KvShape(2, 32, 32, window=9)
     for shape in (
         StateShape(kv),
-        StateShape(kv, (DeltaShape(2, 2, 16, 4),)),
+        StateShape(kv, (RecurrentShape.of_heads(2, 2, 16, 16, 4),)),
         StateShape(kv[1:]),
         StateShape(kv[:1]),
     ):
