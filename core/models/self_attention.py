@@ -103,7 +103,8 @@ def _describe(
     block = layout.block
     n_heads, n_kv_heads = h.n_heads[block], h.n_kv_heads[block]
     if not n_heads or not n_kv_heads:
-        raise ModelError(f"{weights.file.label}: block {block} has attention, but no heads for it")
+        key = weights.file.metadata.full_key("attention.head_count" + "_kv" * bool(n_heads))
+        raise ModelError(f"{weights.file.label}: {key} is 0 for block {block}, which has attention")
     key_dim, value_dim = traits.head_dim or h.key_dim, traits.head_dim or h.value_dim
     source, layer = KvSource.ROWS, traits.shared_layer
     if layer is not None:

@@ -231,7 +231,7 @@ FAULTS: list[tuple[str, Edit, Subject, str]] = [
         r"blk\.1 has no tensors, although block_count is 5",
     ),
     ("no width", change(embedding_length=None), Subject.MODEL, r"embedding_length' is missing"),
-    ("no heads", change(attention__head_count=0), Subject.MODEL, r"head_count' is 0"),
+    ("no heads", change(attention__head_count=0), Subject.MODEL, "head_count is 0 for block"),
     (
         "text for a number",
         change(block_count="five"),
