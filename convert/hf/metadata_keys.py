@@ -31,7 +31,7 @@ def model_keys(
     )
     own: dict[str, Any] = {
         "block_count": sizes.n_blocks,
-        "context_length": config.size("max_position_embeddings"),
+        "context_length": config.size("max_position_embeddings", "model_max_length"),
         "embedding_length": sizes.n_embd,
         "feed_forward_length": sizes.n_ff or None,
         "attention.head_count": sizes.n_heads,

@@ -12,7 +12,14 @@ from .model_config import ModelConfig
 
 _EXPERTS: Final = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 _OF_EXPERT: Final = ("moe_intermediate_size", "intermediate_size")
-_USED: Final = ("num_experts_per_tok", "top_k_experts", "moe_top_k", "moe_topk", "moe_k")
+_USED: Final = (
+    "num_experts_per_tok",
+    "num_experts_per_token",
+    "top_k_experts",
+    "moe_top_k",
+    "moe_topk",
+    "moe_k",
+)
 _SHARED: Final = ("shared_expert_intermediate_size", "share_expert_dim")
 
 

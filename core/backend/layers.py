@@ -194,14 +194,22 @@ class RecurrentShape(Struct, frozen=True):
     value_dim: int
     kernel: int  # of the convolution
     channels: int
+    decay_dim: int = 1  # numbers of a decay: 1, or one for each of a key's
 
     @classmethod
     def of_heads(
-        cls, n_key_heads: int, n_value_heads: int, key_dim: int, value_dim: int, kernel: int
+        cls,
+        n_key_heads: int,
+        n_value_heads: int,
+        key_dim: int,
+        value_dim: int,
+        kernel: int,
+        decay_dim: int = 1,
     ) -> RecurrentShape:
         """Whose queries, keys and values are the channels."""
         channels = 2 * n_key_heads * key_dim + n_value_heads * value_dim
-        return RecurrentShape(n_key_heads, n_value_heads, key_dim, value_dim, kernel, channels)
+        heads = n_key_heads, n_value_heads, key_dim, value_dim
+        return RecurrentShape(*heads, kernel, channels, decay_dim)
 
     @classmethod
     def of_convolution(cls, channels: int, kernel: int) -> RecurrentShape:
@@ -224,7 +232,7 @@ class RecurrentShape(Struct, frozen=True):
     @property
     def factor_width(self) -> int:
         """Numbers that a row leaves beside the inputs of its convolution."""
-        return self.key_width + self.value_width + self.n_value_heads
+        return self.key_width + self.value_width + self.n_value_heads * self.decay_dim
 
 
 class DeltaRule(Struct, frozen=True):
@@ -246,6 +254,27 @@ class DeltaRule(Struct, frozen=True):
         """Of the op's input rows."""
         s = self.shape
         return s.channels + s.value_width + 2 * s.n_value_heads
+
+
+class ChannelDelta(Struct, frozen=True):
+    """Kimi's delta attention (KDA): the delta rule with a decay for each number of a key.
+
+    Its input rows are [q | k | v | beta], with decays and gates in rows of their own. A decay is
+    exp(a softplus(row + dt_bias)); what comes out is multiplied by the sigmoid of the gates.
+    """
+
+    layer: int  # index among the recurrent layers of the state
+    shape: RecurrentShape
+    conv1d: Vector  # (channels, kernel), the last column meets the newest row
+    dt_bias: Vector  # (n_value_heads * key_dim,)
+    a: Vector  # (n_value_heads,) = -exp(A_log)
+    norm: Norm
+    unit_eps: float  # of the lengths of queries and keys
+
+    @property
+    def width(self) -> int:
+        """Of the op's input rows."""
+        return self.shape.channels + self.shape.n_value_heads
 
 
 class StateSpace(Struct, frozen=True):

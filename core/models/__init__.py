@@ -42,6 +42,7 @@ ARCHITECTURES = {
     "granitemoe": "granite:Granite",
     "hunyuan-dense": "hunyuan:Hunyuan",
     "hunyuan-moe": "hunyuan:Hunyuan",
+    "kimi-linear": "kimi_linear:KimiLinear",
     "lfm2": "lfm2:Lfm2",
     "lfm2moe": "lfm2:Lfm2",
     "llama": "llama:Llama",

@@ -79,8 +79,10 @@ class Mla:
         *,
         n_in: int = 0,
         hides_first: bool = False,
+        latent_eps: float = 0.0,
     ) -> None:
-        """`n_in`: width of the rows that come in; 0: that of the model."""
+        """`n_in`: width of the rows that come in; 0: that of the model. `latent_eps`: of the norm
+        of latents; 0: the model's."""
         n_in = n_in or hparams.n_embd
         h, n_heads = hparams, hparams.n_heads[layout.block]
         s = LatentSizes.from_keys(weights.file, h)
@@ -103,7 +105,7 @@ class Mla:
             value_dim=s.value_dim,
             scale=scale,
             rope=rope,
-            latent_norm=weights.norm("attn_kv_a_norm", s.latent, h.eps),
+            latent_norm=weights.norm("attn_kv_a_norm", s.latent, latent_eps or h.eps),
             k_b=k_b,
             v_b=v_b,
             hides_first=hides_first,

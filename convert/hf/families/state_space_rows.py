@@ -10,7 +10,9 @@ from msgspec.structs import replace
 from ..checkpoint_family import CheckpointFamily, RopeTraits
 from ..tokenizer.tokenizer_traits import TokenizerTraits
 from . import dense_keys as dense
+from . import kimi_rows as kimi
 from . import state_space_keys as keys
+from .latent_rows import KV_B, put_latent_keys_and_values
 from .rotated_rows import heads_as_neighbours
 
 _TURNED: Final = dict.fromkeys(("attn_q", "attn_k"), heads_as_neighbours)
@@ -109,6 +111,16 @@ FAMILIES_WITH_STATES: Final = MappingProxyType(
             finish=keys.multiply_falcon,
             keys=keys.falcon_keys,
             tokenizer=TokenizerTraits(pre="falcon-h1"),
+        ),
+        "kimi_linear": CheckpointFamily(
+            "kimi-linear",
+            rms_eps=1e-5,
+            stems=kimi.STEMS,
+            whole=kimi.WHOLE,
+            planners={KV_B: put_latent_keys_and_values, **kimi.PLANNERS},
+            sizes=kimi.kimi_sizes,
+            keys=kimi.kimi_keys,
+            tokenizer=TokenizerTraits(pre="kimi-k2"),
         ),
         "mamba2": CheckpointFamily(
             "mamba2",

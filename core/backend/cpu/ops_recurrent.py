@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..layers import DeltaRule, ShortConvolution, StateSpace, Vector
+from ..layers import ChannelDelta, DeltaRule, ShortConvolution, StateSpace, Vector
 from .kernels.delta_kernel import write_delta
 from .kernels.delta_parts import DeltaKernelShape, DeltaWords
 from .kernels.short_convolution import write_short_convolution
@@ -16,8 +16,28 @@ from .state import CpuState
 
 
 def delta_rule(r: Recording, rows: FloatRows, d: DeltaRule, state: CpuState) -> PackedActivations:
-    layer, inputs = state.recurrent[d.layer], r.inputs
-    shape = DeltaKernelShape.of(d, state.window)
+    return _delta(r, (rows,), d, DeltaKernelShape.of(d, state.window), state)
+
+
+def channel_delta(
+    r: Recording,
+    rows: tuple[FloatRows, FloatRows, FloatRows],
+    kda: ChannelDelta,
+    state: CpuState,
+) -> PackedActivations:
+    return _delta(r, rows, kda, DeltaKernelShape.of_channels(kda, state.window), state)
+
+
+def _delta(
+    r: Recording,
+    given: tuple[FloatRows, ...],
+    d: DeltaRule | ChannelDelta,
+    shape: DeltaKernelShape,
+    state: CpuState,
+) -> PackedActivations:
+    """`given`: the input rows, and with decays of channels these and the gates."""
+    layer, inputs, rows = state.recurrent[d.layer], r.inputs, given[0]
+    more = [x.address for x in given[1:]] or [0, 0]
     mixed = FloatRows(r, shape.n_key_heads * shape.mixed_width, rows.row_set)
     gates = FloatRows(r, shape.gate_width, rows.row_set)
     kept = (layer.states, layer.keys, layer.updates, layer.decays)
@@ -28,12 +48,12 @@ def delta_rule(r: Recording, rows: FloatRows, d: DeltaRule, state: CpuState) -> 
             inputs.address, rows.address, _by_tap(r, d.conv1d), layer.ring.ctypes.data,
             d.a.ctypes.data, d.dt_bias.ctypes.data, mixed.address, gates.address,
             *(part.ctypes.data for part in kept), d.norm.weight.ctypes.data,
-            mixed.buffer.data.nbytes // shape.n_key_heads, 0, 0,
+            mixed.buffer.data.nbytes // shape.n_key_heads, 0, 0, *more,
         ],
     )  # fmt: skip
     width, at = shape.value_width, (DeltaWords.OUT, DeltaWords.RECORDS)
     if shape.packs:
-        return PackedActivations(r, width, rows.row_set, producer=words, words=at, made_of=rows)
+        return PackedActivations(r, width, rows.row_set, producer=words, words=at, made_of=given)
     out = FloatRows(r, width, rows.row_set)
     words[DeltaWords.OUT] = out.address
     return PackedActivations(r, width, rows.row_set, rows=out)

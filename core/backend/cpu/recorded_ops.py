@@ -5,6 +5,7 @@ from __future__ import annotations
 from ..interface import Ops
 from ..layers import (
     Attention,
+    ChannelDelta,
     DeltaRule,
     DynamicConvolution,
     Floats,
@@ -20,7 +21,7 @@ from ..step import Step
 from . import ops
 from .ops_latent import attend_latent
 from .ops_moe import moe
-from .ops_recurrent import delta_rule, short_convolution, state_space
+from .ops_recurrent import channel_delta, delta_rule, short_convolution, state_space
 from .program import FloatRows, PackedActivations, Recording
 from .state import CpuState
 from .tile_matrix import CpuMatrix
@@ -122,6 +123,17 @@ class CpuOps(Ops):
         self, rows: FloatRows, delta: DeltaRule, state: CpuState, step: Step
     ) -> PackedActivations:
         return delta_rule(self._recording, rows, delta, state)
+
+    def channel_delta(
+        self,
+        rows: FloatRows,
+        decays: FloatRows,
+        gates: FloatRows,
+        kda: ChannelDelta,
+        state: CpuState,
+        step: Step,
+    ) -> PackedActivations:
+        return channel_delta(self._recording, (rows, decays, gates), kda, state)
 
     def state_space(
         self, rows: FloatRows, layer: StateSpace, state: CpuState, step: Step

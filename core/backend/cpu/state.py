@@ -33,7 +33,7 @@ class TiledRecurrentLayer(Struct):
     ring: NDArray[np.float32]  # (slots, kernel - 1 + window, channels) raw convolution inputs
     keys: NDArray[np.float32]  # (slots, Hk, window, Dk) factors of the last window
     updates: NDArray[np.float32]  # (slots, Hv, window, Dv)
-    decays: NDArray[np.float32]  # (slots, Hv, window)
+    decays: NDArray[np.float32]  # (slots, Hv, window), or (slots, Hv, window, Dk)
 
     window: int
 
@@ -170,6 +170,6 @@ def _recurrent_layer(s: RecurrentShape, n_slots: int, window: int) -> TiledRecur
         ring=zeros(s.kernel - 1 + window, s.channels),
         keys=zeros(s.n_key_heads, window, s.key_dim),
         updates=zeros(s.n_value_heads, window, s.value_dim),
-        decays=zeros(s.n_value_heads, window),
+        decays=zeros(s.n_value_heads, window, *((s.decay_dim,) if s.decay_dim > 1 else ())),
         window=window,
     )

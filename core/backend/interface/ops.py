@@ -12,6 +12,7 @@ from abc import ABC, abstractmethod
 from ...errors import ConfigError
 from ..layers import (
     Attention,
+    ChannelDelta,
     DeltaRule,
     DynamicConvolution,
     Floats,
@@ -28,7 +29,7 @@ from ..step import Step
 from .rows import Packed, Rows
 from .states import State
 
-_NOT_HERE = "have no kernels on this device yet; take --device cpu, or torch:cuda"
+_ELSEWHERE = "no kernels on this device yet; take --device cpu, or torch:cuda"
 
 
 class Ops(ABC):
@@ -159,16 +160,22 @@ class Ops(ABC):
         before them are final.
         """
 
+    def channel_delta(
+        self, rows: Rows, decays: Rows, gates: Rows, kda: ChannelDelta, state: State, step: Step
+    ) -> Packed:
+        """The same with a decay for each number of a key; what is pending is as in `delta_rule`."""
+        raise ConfigError(f"Kimi's delta attention has {_ELSEWHERE}")
+
     def state_space(self, rows: Rows, layer: StateSpace, state: State, step: Step) -> Packed:
         """Convolution, recurrence, gate and norm of a Mamba-2 layer, row by row; what is pending
         and what is final is as in `delta_rule`."""
-        raise ConfigError(f"Mamba-2 layers {_NOT_HERE}")
+        raise ConfigError(f"Mamba-2 layers have {_ELSEWHERE}")
 
     def short_convolution(
         self, rows: Rows, layer: ShortConvolution, state: State, step: Step
     ) -> Packed:
         """Likewise, where the last inputs of a convolution are all the state there is."""
-        raise ConfigError(f"short convolutions {_NOT_HERE}")
+        raise ConfigError(f"short convolutions have {_ELSEWHERE}")
 
     @abstractmethod
     def moe(

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import silu, softplus
 
-from ..layers import DeltaRule, HeadOrder
+from ..layers import DeltaRule, HeadOrder, RecurrentShape
 from ..step import Step
 from .paged_attention import exact_sigmoid, normed
 from .running_state import RunningState, Spread, convolved, neighbours
@@ -26,7 +26,8 @@ def delta_rule(rows: Tensor, delta: DeltaRule, state: ReferenceState, step: Step
     for b in range(step.n_sequences):
         at = step.rows(b)
         running = RunningState(state.recurrent[delta.layer], state.window, step, b, spread)
-        q, k, v = _convolve(mixed[at], running.history, delta)
+        made = convolved(mixed[at], running.history, delta.conv1d)
+        q, k, v = queries_keys_values(made, s, delta.norm.eps)
         for t in range(len(q)):
             decay, row_key = decays[at][t], spread(k[t])
             memory = torch.einsum("hvk,hk->hv", running.S, row_key)
@@ -42,13 +43,14 @@ def _gates(alpha: Tensor, beta: Tensor, delta: DeltaRule) -> tuple[Tensor, Tenso
     return decays.float(), exact_sigmoid(beta)
 
 
-def _convolve(mixed: Tensor, history: Tensor, delta: DeltaRule) -> tuple[Tensor, Tensor, Tensor]:
-    """Depthwise causal convolution and silu; then unit-length q and k, q scaled by 1/sqrt(D)."""
-    x = silu(convolved(mixed, history, delta.conv1d))
-    s = delta.shape
-    q, k, v = torch.split(x, [s.key_width, s.key_width, s.value_width], dim=1)
-    q = _unit(q.unflatten(1, (s.n_key_heads, -1)), delta.norm.eps) * s.key_dim**-0.5
-    k = _unit(k.unflatten(1, (s.n_key_heads, -1)), delta.norm.eps)
+def queries_keys_values(
+    convolved_rows: Tensor, s: RecurrentShape, eps: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """silu; then unit-length q and k, q scaled by 1/sqrt(D)."""
+    widths = [s.key_width, s.key_width, s.value_width]
+    q, k, v = torch.split(silu(convolved_rows), widths, dim=1)
+    q = _unit(q.unflatten(1, (s.n_key_heads, -1)), eps) * s.key_dim**-0.5
+    k = _unit(k.unflatten(1, (s.n_key_heads, -1)), eps)
     return q, k, v.unflatten(1, (s.n_value_heads, -1))
 
 

@@ -9,6 +9,7 @@ from torch import Tensor
 from ..interface import Ops
 from ..layers import (
     Attention,
+    ChannelDelta,
     DeltaRule,
     DynamicConvolution,
     Floats,
@@ -21,6 +22,7 @@ from ..layers import (
     StateSpace,
 )
 from ..step import FIRST_ROW_ID, Step
+from .channel_delta import channel_delta
 from .delta_rule import delta_rule
 from .float_matrix import ReferenceMatrix
 from .latent_attention import attend_latent
@@ -146,6 +148,17 @@ class ReferenceOps(Ops):
         self, rows: Tensor, delta: DeltaRule, state: ReferenceState, step: Step
     ) -> Tensor:
         return delta_rule(rows, delta, state, step)
+
+    def channel_delta(
+        self,
+        rows: Tensor,
+        decays: Tensor,
+        gates: Tensor,
+        kda: ChannelDelta,
+        state: ReferenceState,
+        step: Step,
+    ) -> Tensor:
+        return channel_delta((rows, decays, gates), kda, state, step)
 
     def state_space(
         self, rows: Tensor, layer: StateSpace, state: ReferenceState, step: Step

@@ -21,7 +21,8 @@ Spread = Callable[[Tensor], Tensor]  # (Hk, D) to (Hv, D): the key head that eac
 
 def advance_state(state: Tensor, decay: Tensor, update: Tensor, key: Tensor) -> Tensor:
     """The one place where a state moves on, so that a replay repeats every rounding."""
-    return state * decay[:, None, None] + update[:, :, None] * key[:, None, :]
+    columns = decay[:, None, None] if decay.ndim == 1 else decay[:, None, :]
+    return state * columns + update[:, :, None] * key[:, None, :]
 
 
 def with_pending(layer: RecurrentLayer, slot: int, n: int, spread: Spread) -> tuple[Tensor, Tensor]:

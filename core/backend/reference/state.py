@@ -29,7 +29,7 @@ class RecurrentLayer(Struct):
     conv: Tensor  # (slots, kernel - 1, channels) raw inputs of the rows before, newest last
     keys: Tensor  # (slots, window, Hk, Dk)
     updates: Tensor  # (slots, window, Hv, Dv)
-    decays: Tensor  # (slots, window, Hv)
+    decays: Tensor  # (slots, window, Hv), or (slots, window, Hv, Dk)
     inputs: Tensor  # (slots, window, channels)
 
     def parts(self, slot: int, n_pending: int) -> dict[str, Tensor]:
@@ -144,6 +144,6 @@ def _recurrent_layer(
         conv=zeros(s.kernel - 1, s.channels),
         keys=zeros(window, s.n_key_heads, s.key_dim),
         updates=zeros(window, s.n_value_heads, s.value_dim),
-        decays=zeros(window, s.n_value_heads),
+        decays=zeros(window, s.n_value_heads, *((s.decay_dim,) if s.decay_dim > 1 else ())),
         inputs=zeros(window, s.channels),
     )

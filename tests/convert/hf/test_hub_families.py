@@ -26,6 +26,7 @@ from support.hub_checkpoints import CASES, build_hub_checkpoint
 from support.llama_cpp import LlamaCpp
 from support.plain_hub_cases import UNLIKE_LLAMA_CPP
 from support.running import random_tokens, start
+from support.state_hub_cases import OTHER_EPSILON
 
 from nextn.convert.files.output_file import OutputFile
 from nextn.convert.files.recombine import detach, extract
@@ -43,6 +44,7 @@ N, N_PROBS = 12, 48
 BANNED = (*range(128, 256), 509, 510, 511)  # `test_llama_cpp` says why
 # GELU is a table of half floats in llama.cpp, and logits of Gemma's toys have a deviation of 9.
 TOLERANCES = {name: 1e-2 if name.startswith("gemma") else 2e-4 for name in CASES}
+TOLERANCES |= OTHER_EPSILON
 TOLERANCES["gpt-oss-mxfp4"] = 0.1  # it rounds what meets quantised experts to int8
 # Without a low rank of queries it loads models of 26 or 27 layers alone.
 LOADABLE = {"deepseek-v2": {"q_lora_rank": 32}}

@@ -18,6 +18,7 @@ from support.tiny_models import TinyModel
 from nextn.core.backend import create_backend
 from nextn.core.backend.interface import Ops, Output, SlotImage, State, StateRoom, Taps
 from nextn.core.backend.layers import (
+    ChannelDelta,
     DeltaRule,
     Floats,
     HeadOrder,
@@ -86,6 +87,31 @@ class LayerAlone:
 
     def tiled(self) -> Made:
         return self.grouped(HeadOrder.TILED)
+
+    def channels(self) -> Made:
+        """Kimi's: 3 heads of 32, each number of a key with a decay. All rows side by side."""
+        shape = RecurrentShape.of_heads(3, 3, 32, 32, kernel=4, decay_dim=32)
+        kda = ChannelDelta(
+            layer=0,
+            shape=shape,
+            conv1d=self.vector(shape.channels, 4),
+            dt_bias=self.vector(96),
+            a=self.backend.vector(-np.exp(self.numbers(3))),
+            norm=Norm(self.vector(32), 1e-5),
+            unit_eps=1e-6,
+        )
+        widths = (kda.width, 96, 96)
+        first = np.cumsum([0, *widths])
+        choices = [
+            self.backend.matrix([MatrixPart(identity(sum(widths), int(at), width))])
+            for at, width in zip(first, widths, strict=False)
+        ]
+
+        def op(ops: Ops, rows: Any, step: Step, state: State) -> Any:
+            given, decays, gates = (ops.matmul(ops.pack(rows), choice) for choice in choices)
+            return ops.channel_delta(given, decays, gates, kda, state, step)
+
+        return sum(widths), 96, shape, op
 
     def mamba2(self, *, normed: bool = True) -> Made:
         """2 slices of 3 heads, keys of 20 numbers."""
@@ -179,7 +205,7 @@ def layer_alone(kind: str, device: str) -> LayerAlone:
     return LayerAlone(kind, device)
 
 
-KINDS = ["grouped", "tiled", "mamba2", "mamba2_without_norm", "convolution"]
+KINDS = ["grouped", "tiled", "channels", "mamba2", "mamba2_without_norm", "convolution"]
 RUNS = [(device, window) for device in DEVICES for window in (WINDOW, WIDE)]
 
 

@@ -11,6 +11,7 @@ from support.every_family import EVERY_FAMILY
 from support.llama_cpp import LlamaCpp, Written
 from support.plain_hub_cases import UNLIKE_LLAMA_CPP
 from support.running import random_tokens, start
+from support.state_hub_cases import OTHER_EPSILON
 from support.tiny_models import FAMILIES, WITH_MTP, TinyModel, build_tiny
 
 from nextn.core.backend.layers import Floats
@@ -49,6 +50,8 @@ def peer_writes(capfd: pytest.CaptureFixture[str]) -> Writes:
 
 
 def tolerance(name: str) -> float:
+    if name in OTHER_EPSILON:
+        return OTHER_EPSILON[name]
     return GELU_TOLERANCE if name.startswith("gemma") else TOLERANCE
 
 

@@ -69,7 +69,8 @@ def _floats(rng: np.random.Generator, type_name: str, shape: tuple[int, int]) ->
     return values[..., None].view(np.uint8)
 
 
-def identity(n: int) -> Tensor:
-    """A matrix that lets a test see rows as they are."""
-    data = np.eye(n, dtype=np.float32).view(np.uint8).reshape(-1)
-    return Tensor("identity", (n, n), find_format("F32"), data)
+def identity(n: int, first: int = 0, height: int = 0) -> Tensor:
+    """A matrix that lets a test see rows as they are; or `height` columns of them from one on."""
+    height = height or n
+    data = np.eye(n, dtype=np.float32)[first : first + height].view(np.uint8).reshape(-1)
+    return Tensor("identity", (height, n), find_format("F32"), data)

@@ -63,6 +63,7 @@ NOTES: dict[str, ModelNote] = {
     ),
     "hunyuan-dense": ModelNote("Hunyuan 0.5B to 7B", "hunyuan-dense", (), THINK),
     "hunyuan-moe": ModelNote("Hunyuan-A13B", "hunyuan-moe", (), THINK),
+    "kimi-linear": ModelNote("Kimi Linear", "kimi-k2", (styles.KIMI,), THINK),
     "lfm2": ModelNote("LFM2, LFM2.5", "chatml"),
     "lfm2moe": ModelNote("LFM2 with experts", "chatml"),
     "llama": ModelNote(

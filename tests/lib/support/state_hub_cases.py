@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from .hub_case import Config, HubCase
+from .hub_case import Config, HubCase, Tensors
+
+# llama.cpp has the norms' epsilon for lengths and latents, the checkpoint's class another one.
+OTHER_EPSILON = {"kimi-linear": 1e-2}
 
 FOUR: Config = {"num_hidden_layers": 4}
 CONVOLUTIONS: Config = FOUR | {
@@ -71,6 +74,33 @@ def _nemotron_moe(config: Config) -> None:
     _own_epsilon(config)
 
 
+KIMI: Config = FOUR | {
+    "layer_types": ["linear_attention"] * 3 + ["full_attention"], "kv_lora_rank": 32,
+    "qk_nope_head_dim": 16, "qk_rope_head_dim": 8, "v_head_dim": 16, "linear_head_dim": 16,
+    "linear_num_heads": 4, "num_experts": 4, "num_experts_per_tok": 2, "num_key_value_heads": 4,
+    "moe_intermediate_size": 32, "pad_token_id": 0, "bos_token_id": 510, "eos_token_id": 511,
+}  # fmt: skip
+
+
+def _kimi(config: Config) -> None:
+    """The hub's words."""
+    for name in ("layer_types", "mlp_layer_types", "linear_head_dim", "linear_num_heads"):
+        del config[name]
+    config |= {
+        "linear_attn_config": {"full_attn_layers": [4], "kda_layers": [1, 2, 3], "head_dim": 16,
+                               "num_heads": 4, "short_conv_kernel_size": 4},
+        "first_k_dense_replace": 1, "moe_router_activation_func": "sigmoid",
+        "moe_layer_freq": 1, "use_grouped_topk": True,
+    }  # fmt: skip
+
+
+def _dense_layer(tensors: Tensors) -> None:
+    """`transformers` saves it under the name of mixtures."""
+    for kind in ("gate", "up", "down"):
+        name = f"model.layers.0.{{}}.{kind}_proj.weight"
+        tensors[name.format("mlp")] = tensors.pop(name.format("block_sparse_moe"))
+
+
 STATE_CASES: dict[str, HubCase] = {
     "lfm2": HubCase(
         "lfm2", hf_class="Lfm2ForCausalLM", hf_config="Lfm2Config",
@@ -103,6 +133,10 @@ STATE_CASES: dict[str, HubCase] = {
     "falcon-h1-plain": HubCase(
         "falcon-h1", hf_class="FalconH1ForCausalLM", hf_config="FalconH1Config",
         settings=FALCON | {"mamba_rms_norm": False},
+    ),
+    "kimi-linear": HubCase(
+        "kimi-linear", hf_class="KimiLinearForCausalLM", hf_config="KimiLinearConfig",
+        settings=KIMI, hub=_kimi, tensors=_dense_layer,
     ),
     "mamba2": HubCase(
         "mamba2", hf_class="Mamba2ForCausalLM", hf_config="Mamba2Config",

@@ -81,7 +81,15 @@ def _gates(e: Emitter, s: DeltaKernelShape, words: list[Value], row: Value, at: 
     with e.range(0, 4 * s.head_dim, 4 * LANES) as i:
         total.set(e.fma(e.load(F32X16, q + i), e.load(F32X16, k + i), total.get()))
     e.store(e.sum_lanes(total.get()), gates + at.key_head * 4)
-    source = words[DeltaWords.ROWS] + row * (4 * s.width) + 4 * (s.channels + s.value_width)
+    source = words[DeltaWords.ROWS] + row * (4 * s.width) + 4 * s.channels
+    if s.has_channel_decays:
+        beta = e.load(F32, source + at.key_head * 4)
+        e.store(
+            one(e, sigmoid, beta), gates + 4 * (s.n_key_heads + s.n_value_heads) + at.key_head * 4
+        )
+        _channel_decays(e, s, words, row, at)
+        return
+    source = source + 4 * s.value_width
     with e.range(0, s.heads_per_key) as j:
         i = value_head(s, at.key_head, j) * 4
         beta, alpha = e.load(F32, source + i), e.load(F32, source + 4 * s.n_value_heads + i)
@@ -91,12 +99,29 @@ def _gates(e: Emitter, s: DeltaKernelShape, words: list[Value], row: Value, at: 
         e.store(one(e, sigmoid, beta), decay + 4 * s.n_value_heads)
 
 
+def _channel_decays(
+    e: Emitter, s: DeltaKernelShape, words: list[Value], row: Value, at: DeltaPart
+) -> None:
+    """The decays of a row and head, and its k and q times these."""
+    head = at.key_head * (4 * s.head_dim)
+    source = words[DeltaWords.DECAY_ROWS] + row * (4 * s.key_width) + head
+    bias = words[DeltaWords.BIAS] + head
+    rate = e.splat(e.load(F32, words[DeltaWords.A] + at.key_head * 4))
+    q, k, *places = (at.place(s, row, number) for number in (0, 1, 3, 4, 5))
+    with e.range(0, 4 * s.head_dim, 4 * LANES) as i:
+        wait = softplus(e, e.load(F32X16, source + i) + e.load(F32X16, bias + i))
+        decay = exp(e, rate * wait)
+        of_key, of_query = (decay * e.load(F32X16, x + i) for x in (k, q))
+        for place, value in zip(places, (decay, of_key, of_query), strict=True):
+            e.store(value, place + i)
+
+
 def _unit(e: Emitter, x: Value, s: DeltaKernelShape, scale: float) -> None:
     total = e.variable(e.const(F32X16, 0.0))
     with e.range(0, 4 * s.head_dim, 4 * LANES) as i:
         v = e.load(F32X16, x + i)
         total.set(e.fma(v, v, total.get()))
-    factor = e.splat(reciprocal_sqrt(e, e.sum_lanes(total.get()) + s.eps) * scale)
+    factor = e.splat(reciprocal_sqrt(e, e.sum_lanes(total.get()) + s.unit_eps) * scale)
     with e.range(0, 4 * s.head_dim, 4 * LANES) as i:
         e.store(e.load(F32X16, x + i) * factor, x + i)
 
@@ -108,16 +133,19 @@ def _gated_norm(
     row: Value,
     of: tuple[Value, Value],
 ) -> None:
-    """norm(x) * silu(z) of one head; packed if `packs`."""
+    """norm(x) * silu(z), or sigmoid(z), of one head; packed if `packs`."""
     words, step = at
     head, x = of
     z = words[DeltaWords.ROWS] + row * (4 * s.width) + 4 * s.channels + head * (4 * s.head_dim)
+    if s.has_channel_decays:
+        z = words[DeltaWords.GATE_ROWS] + row * (4 * s.value_width) + head * (4 * s.head_dim)
+    active = sigmoid if s.has_channel_decays else silu
     norm_row(e, x, words[DeltaWords.NORM], s.head_dim, s.eps, x)
     out = words[DeltaWords.OUT]
     target = out + row * (4 * s.value_width) + head * (4 * s.head_dim)
 
     def gated(i: Value) -> Value:
-        return e.load(F32X16, x + i) * silu(e, e.load(F32X16, z + i))
+        return e.load(F32X16, x + i) * active(e, e.load(F32X16, z + i))
 
     with e.when(out > 0), e.range(0, 4 * s.head_dim, 4 * LANES) as i:
         e.store(gated(i), target + i)

@@ -4,23 +4,37 @@ from __future__ import annotations
 
 from msgspec.structs import asdict
 
-from ...layers import DeltaRule, HeadOrder, RecurrentShape
+from ...layers import ChannelDelta, DeltaRule, HeadOrder, RecurrentShape
 from ..emit import LANES, Emitter, Value
 from ..formats.tile_format import Record
 from .attention_prep import StepWords
 from .sequence_part import SequencePart
 
 
-class DeltaKernelShape(RecurrentShape, frozen=True):
+class DeltaKernelShape(RecurrentShape, frozen=True, kw_only=True):
     """All that the kernel of one layer is specialised for."""
 
     order: HeadOrder
     eps: float
+    unit_eps: float  # of the lengths of queries and keys
     window: int
 
     @classmethod
     def of(cls, delta: DeltaRule, window: int) -> DeltaKernelShape:
-        return cls(**asdict(delta.shape), order=delta.order, eps=delta.norm.eps, window=window)
+        eps = delta.norm.eps
+        sizes = asdict(delta.shape)
+        return cls(**sizes, order=delta.order, eps=eps, unit_eps=eps, window=window)
+
+    @classmethod
+    def of_channels(cls, kda: ChannelDelta, window: int) -> DeltaKernelShape:
+        sizes = asdict(kda.shape)
+        eps, unit_eps = kda.norm.eps, kda.unit_eps
+        return cls(**sizes, order=HeadOrder.GROUPED, eps=eps, unit_eps=unit_eps, window=window)
+
+    @property
+    def has_channel_decays(self) -> bool:
+        """Kimi's delta attention: decays and gates come in rows of their own."""
+        return self.decay_dim > 1
 
     @property
     def head_dim(self) -> int:
@@ -30,6 +44,8 @@ class DeltaKernelShape(RecurrentShape, frozen=True):
     @property
     def width(self) -> int:
         """Of the op's input rows."""
+        if self.has_channel_decays:
+            return self.channels + self.n_value_heads
         return self.channels + self.value_width + 2 * self.n_value_heads
 
     @property
@@ -43,11 +59,13 @@ class DeltaKernelShape(RecurrentShape, frozen=True):
 
     @property
     def mixed_width(self) -> int:
-        """Floats that one row and key head takes between the kernel's parts: q, k, the values.
+        """Floats that one row and key head takes between the kernel's parts: q, k, the values; with
+        decays of channels these, and k and q times them.
 
         An odd number of cache lines, so that rows do not compete for the same places of a cache.
         """
-        return self.head_dim * (2 + self.heads_per_key) + LANES
+        more = 3 if self.has_channel_decays else 0
+        return self.head_dim * (2 + self.heads_per_key + more) + LANES
 
     @property
     def packs(self) -> bool:
@@ -60,7 +78,8 @@ class DeltaWords:
 
     STEP, ROWS, CONV, RING, A, BIAS, MIXED, GATES, STATES, KEYS, UPDATES, DECAYS = range(12)
     NORM, MIXED_BYTES, OUT, RECORDS = range(12, 16)  # the last two may be 0
-    COUNT = 16
+    DECAY_ROWS, GATE_ROWS = 16, 17  # of decays for each channel, or 0
+    COUNT = 18
 
 
 class DeltaPart(SequencePart, frozen=True):
@@ -80,6 +99,10 @@ class DeltaPart(SequencePart, frozen=True):
     def query(self, s: DeltaKernelShape, row: Value) -> Value:
         """The row's q, then its k, then the values of each value head that uses them."""
         return self.mixed + row * (4 * s.mixed_width)
+
+    def place(self, s: DeltaKernelShape, row: Value, number: int) -> Value:
+        """Of these, the one with this number; 3, 4, 5 are decays, and k and q times them."""
+        return self.query(s, row) + number * (4 * s.head_dim)
 
 
 def value_head(s: DeltaKernelShape, key_head: Value, j: Value) -> Value:

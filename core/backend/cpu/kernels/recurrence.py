@@ -13,6 +13,7 @@ from msgspec import Struct
 from ..emit import F32, LANES, Emitter, Value, Variable
 from .delta_parts import DeltaKernelShape, DeltaPart, DeltaWords
 from .mathematics import F32X16
+from .row_kernels import copy_floats
 
 CHAINS = 4  # sums in flight while a row of the state is read
 AT_ONCE = 4  # factors that a pass applies
@@ -21,7 +22,7 @@ AT_ONCE = 4  # factors that a pass applies
 class Factor(Struct, frozen=True):
     """What one row adds: S = fma(update, key, decay * S)."""
 
-    decay: Value  # in all lanes
+    decay: Value  # in all lanes; or the address of Dk floats
     update: Value  # of 16 value elements
     key: Value  # address of Dk floats
 
@@ -55,16 +56,19 @@ class Recurrence:
             source = e.variable(stored)
             update = e.variable(self._finish_row(at, at.start, (head, lanes, values)))
             with e.range(at.start + 1, at.end) as row:
-                last = Factor(e.splat(e.load(F32, self._decay(row - 1, head))), update.get(),
-                              self._key(at, row - 1))  # fmt: skip
+                decay = self._decay_of_row(at, row - 1, head)
+                last = Factor(decay, update.get(), self._key(at, row - 1))
                 target = (row <= at.pending).select(stored, self.scratch)
                 read = self._read_of(at, row)
                 self._pass(source.get(), target, [last], row_read=read, ahead=following)
                 source.set(target)
                 update.set(self._finish_row(at, row, (head, lanes, values)))
         with e.range(at.pending, at.end) as row:
-            to = self._pending(self.decays, at, row, (head, s.n_value_heads, 1))
-            e.store(e.load(F32, self._decay(row, head)), to)
+            to = self._pending(self.decays, at, row, (head, s.n_value_heads, s.decay_dim))
+            if s.has_channel_decays:
+                copy_floats(e, at.place(s, row, 3), to, s.head_dim)
+            else:
+                e.store(e.load(F32, self._decay(row, head)), to)
 
     def keep_keys(self, at: DeltaPart) -> None:
         e, s = self.e, self.s
@@ -80,7 +84,14 @@ class Recurrence:
         return at.query(self.s, row) + 4 * self.s.head_dim
 
     def _read_of(self, at: DeltaPart, row: Value) -> tuple[Value, Value]:
+        if self.s.has_channel_decays:
+            return at.place(self.s, row, 4), at.place(self.s, row, 5)
         return self._key(at, row), at.query(self.s, row)
+
+    def _decay_of_row(self, at: DeltaPart, row: Value, head: Value) -> Value:
+        if self.s.has_channel_decays:
+            return at.place(self.s, row, 3)
+        return self.e.splat(self.e.load(F32, self._decay(row, head)))
 
     def _decay(self, row: Value, head: Value) -> Value:
         return self.gates + row * (4 * self.s.gate_width) + 4 * self.s.n_key_heads + head * 4
@@ -121,8 +132,10 @@ class Recurrence:
         e, s = self.e, self.s
         update = self._kept(self.updates, at, t, (head, s.n_value_heads, s.head_dim)) + lanes
         key = self._kept(self.keys, at, t, (at.key_head, s.n_key_heads, s.head_dim))
-        decay = e.load(F32, self._kept(self.decays, at, t, (head, s.n_value_heads, 1)))
-        return Factor(e.splat(decay), e.load(F32X16, update), key)
+        decay = self._kept(self.decays, at, t, (head, s.n_value_heads, s.decay_dim))
+        if not s.has_channel_decays:
+            decay = e.splat(e.load(F32, decay))
+        return Factor(decay, e.load(F32X16, update), key)
 
     def _pass(
         self,
@@ -145,7 +158,10 @@ class Recurrence:
                     e.prefetch(ahead + (d + c) * 64)
                 for factor in factors:
                     key = e.splat(e.load(F32, factor.key + (d + c) * 4))
-                    value = e.fma(factor.update, key, factor.decay * value)
+                    decay = factor.decay
+                    if self.s.has_channel_decays:
+                        decay = e.splat(e.load(F32, decay + (d + c) * 4))
+                    value = e.fma(factor.update, key, decay * value)
                 if target is not None:
                     e.store(value, target + (d + c) * 64, 64)
                 for x, total in zip(row_read or (), sums, strict=False):
@@ -159,12 +175,15 @@ class Recurrence:
         """The row's output in the place of v, and its update, kept if it may be rejected."""
         e, s = self.e, self.s
         head, lanes, values = of
-        decay = e.splat(e.load(F32, self._decay(row, head)))
         beta = e.splat(e.load(F32, self._decay(row, head) + 4 * s.n_value_heads))
         overlap = e.splat(e.load(F32, self.gates + row * (4 * s.gate_width) + at.key_head * 4))
         v = values + row * (4 * s.mixed_width)
-        u = (e.load(F32X16, v) - decay * self.memory.get()) * beta
-        e.store(e.fma(u, overlap, decay * self.read.get()), v)  # S_t q = g S q + u (k . q)
+        memory, read = self.memory.get(), self.read.get()
+        if not s.has_channel_decays:  # else k and q had the decays in them
+            decay = e.splat(e.load(F32, self._decay(row, head)))
+            memory, read = decay * memory, decay * read
+        u = (e.load(F32X16, v) - memory) * beta
+        e.store(e.fma(u, overlap, read), v)  # S_t q = g S q + u (k . q)
         with e.when(row >= at.pending):
             to = self._pending(self.updates, at, row, (head, s.n_value_heads, s.head_dim))
             e.store(u, to + lanes)

@@ -7,7 +7,7 @@ from msgspec.structs import asdict
 from ...layers import RecurrentShape, StateSpace
 
 
-class StateSpaceShape(RecurrentShape, frozen=True):
+class StateSpaceShape(RecurrentShape, frozen=True, kw_only=True):
     """All that the kernels of one layer are specialised for."""
 
     window: int
