@@ -87,6 +87,8 @@ class SquaredMixture:
     def __init__(self, hparams: Hparams, weights: Weights) -> None:
         n_embd = hparams.n_embd
         n_latent = weights.file.metadata.int("moe_latent_size", 0, high=MAX_WIDTH)
+        if weights.has("ffn_latent_up"):
+            n_latent = inner_width(weights, "ffn_latent_up", n_latent)
         self.experts = MoeFfn(hparams, weights, _EXPERTS, n_latent)
         self.shared = None
         if weights.has("ffn_down_shexp"):

@@ -12,10 +12,12 @@ import torch
 from safetensors.torch import save_file
 from support.attaching import attach_to
 from support.head_math import Head, Rows
-from support.running import random_tokens
+from support.running import PAGES, load, random_tokens
 from support.tiny_models import write
 from support.vocab import N_VOCAB, tokenizer_metadata
 
+from nextn.core.backend.interface import StateRoom
+from nextn.core.backend.step import StepPart, build_step
 from nextn.core.gguf.reader import open_gguf
 
 TOLERANCE = 1e-4
@@ -157,3 +159,16 @@ def test_one_block_computes_what_two_layers_did(latent: int | None, tmp_path: Pa
         got = NemotronHead(file, 0).logits(hidden, tokens).float().numpy()
     assert 0.5 < want.std() < 2
     assert np.abs(got - want).max() <= TOLERANCE
+    assert np.abs(drafted(tmp_path / "out.gguf", hidden, tokens) - want).max() <= TOLERANCE
+
+
+def drafted(path: Path, hidden: Any, tokens: list[int]) -> Any:
+    """Logits of the head as the runtime runs it."""
+    model, backend = load(path)
+    (network,) = model.nextn
+    room = StateRoom(n_pages=16, page_len=16, n_slots=1, window=4)
+    run = backend.compile(
+        network.forward, backend.new_state(model.state_shape, room), max_rows=LENGTH
+    )
+    part = StepPart(tokens, 0, PAGES, first_position=1, n_out=LENGTH)
+    return run(build_step([part], hidden)).logits
