@@ -6,10 +6,11 @@ So that commands share flags, and `--help` shows forty of them in sections.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from copy import copy
 from dataclasses import MISSING, dataclass, field, fields
+from types import MappingProxyType
 from typing import Annotated, Any, Final, NamedTuple, TypeVar, dataclass_transform, get_type_hints
 
 import typer.core
@@ -20,7 +21,10 @@ from .plain_values import PlainParams
 T = TypeVar("T")
 REQUIRED: Final = MISSING
 _UNSET: Final = object()
-_GIVEN: Final[ContextVar[frozenset[str]]] = ContextVar("given", default=frozenset())
+Values = Mapping[str, Any]  # of flags, by the names of their fields
+_GIVEN: Final[ContextVar[Values]] = ContextVar("given", default=MappingProxyType({}))
+_COMMAND: Final[ContextVar[Any]] = ContextVar("command")
+_PARSED: Final[ContextVar[dict[str, Any] | None]] = ContextVar("parsed", default=None)
 _SECTION: Final = "rich_help_panel"  # the name that typer has for a section of the help
 
 
@@ -68,7 +72,12 @@ def takes_flags(function: Callable[..., None]) -> Callable[..., None]:
     names = {name: [field.name for field in fields(kind)] for name, kind in groups.items()}
 
     def command(ctx: typer.Context, **values: Any) -> None:
-        _GIVEN.set(frozenset(name for name in values if _is_given(ctx, name)))
+        given = {name: value for name, value in values.items() if _is_given(ctx, name)}
+        if (parsed := _PARSED.get()) is not None:
+            parsed.update(given)
+            return
+        _GIVEN.set(given)
+        _COMMAND.set(ctx.command)
         function(
             **{
                 group: kind(**{name: values[name] for name in names[group]})
@@ -88,7 +97,35 @@ def takes_flags(function: Callable[..., None]) -> Callable[..., None]:
 
 def given_flags() -> frozenset[str]:
     """The names of the fields whose flags the running command was given."""
+    return frozenset(_GIVEN.get())
+
+
+def given_values() -> Values:
+    """The same with what they were given."""
     return _GIVEN.get()
+
+
+def running_command() -> Any:
+    """typer's."""
+    return _COMMAND.get()
+
+
+def parse_given(command: Any, words: Sequence[str]) -> Values:
+    """What a command line of the command gives, without running it."""
+    found: dict[str, Any] = {}
+    token = _PARSED.set(found)
+    try:
+        with command.make_context(command.name, list(words)) as context:
+            command.invoke(context)
+    finally:
+        _PARSED.reset(token)
+    return found
+
+
+def fill(kind: type[T], values: Values) -> T:
+    """The group with these values; its other flags have their defaults."""
+    names = [field.name for field in fields(kind)]  # type: ignore[arg-type]
+    return kind(**{name: values[name] for name in names if name in values})
 
 
 def _is_given(context: typer.Context, name: str) -> bool:

@@ -85,6 +85,37 @@ class CommandLine:
         _IGNORED.set(self._ignored)
         return found
 
+    def words_of(self, key: str, value: str) -> list[str]:
+        """Those of a line of a preset: a name without dashes, or a variable, and a value."""
+        name = self._spelled(key)
+        param, row = self._known.get(name), None if name in self._known else self._rows[name]
+        if _takes_value(param) or (row is not None and row.n_values):
+            return [f"{name}={value}"] if name.startswith("--") else [name, value]
+        if value not in (*_ON, *_OFF):
+            raise typer.BadParameter(f"{key} must be true or false, got {value!r:.60}")
+        if value in _ON:
+            return [name]
+        others = [] if param is None else [*param.opts, *param.secondary_opts]
+        is_off = name.startswith("--no-")
+        wanted = name.replace("--no-", "--", 1) if is_off else name.replace("--", "--no-", 1)
+        return [wanted] if wanted in others or (row and wanted in self._rows) else []
+
+    def field_of(self, key: str) -> str:
+        """What the line sets: the name of a field, or llama.cpp's flag."""
+        name = self._spelled(key)
+        return str(self._known[name].name) if name in self._known else self._rows[name].names[0]
+
+    def _spelled(self, key: str) -> str:
+        from .llama_flag_table import ENVIRONMENT
+
+        if key in ENVIRONMENT:
+            return ENVIRONMENT[key]
+        for name in (f"--{key.replace('_', '-')}", f"-{key}"):
+            if self._known.get(name) is not None or name in self._rows:
+                return name
+        hint = unknown_option(f"--{key}", self._context).removeprefix(f"no such option --{key}")
+        raise typer.BadParameter(f"no flag is called {key!r:.60}{hint}")
+
     def _expand(self, words: deque[str]) -> Iterator[str]:
         while words:
             word = words.popleft()

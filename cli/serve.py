@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import gc
-import os
-import signal
-import sys
 from typing import TYPE_CHECKING, NoReturn
 
 import typer
-from msgspec.structs import replace
 
 from .console import Console
-from .conversation import read_switches, read_template
-from .flags import given_flags, takes_flags
+from .flags import given_flags, given_values, running_command, takes_flags
 from .image_options import ProjectorOptions
+from .leaving import leave, leave_at_signals
 from .log import show_log
-from .open_model import choose_drafts, choose_model, print_choice
+from .open_model import print_choice
 from .replicated import read_plan, serve_replicas
+from .router_options import RouterOptions
 from .sampling_options import SamplingOptions
 from .scale_options import ScaleOptions
+from .serve_flags import ServeFlags
 from .serve_options import (
     CacheOptions,
     EmbeddingOptions,
@@ -27,13 +25,12 @@ from .serve_options import (
     ListenOptions,
     TemplateOptions,
     access_warnings,
-    build_settings,
     open_listeners,
-    share_context,
 )
 from .served_model import ServedModel
+from .several_models import serve_models
 from .shared_options import ModelOptions, PlaceOptions, VoiceOptions
-from .spec_options import ControlFlags, SpecFlags, build_spec, warning_of
+from .spec_options import ControlFlags, SpecFlags
 from .usage import failure_line
 
 if TYPE_CHECKING:
@@ -58,6 +55,7 @@ def serve(  # noqa: PLR0913 - groups of flags
     sampling: SamplingOptions,
     spec: SpecFlags,
     control: ControlFlags,
+    router: RouterOptions,
     scale: ScaleOptions,
     voice: VoiceOptions,
 ) -> None:
@@ -66,41 +64,24 @@ def serve(  # noqa: PLR0913 - groups of flags
     Sampling values come from the request, else from flags, else from what the model's file
     recommends, else from the defaults shown here. --parallel sequences share --ctx-size.
     """
-    from ..core.model_names import is_bundled
-
     # Everything that can be wrong with the command line comes before anything slow.
     output = voice.console()
     show_log(output)
-    speculation = build_spec(spec, control)
-    plan = read_plan(scale, place)
-    source = read_template(templates)
-    switches = read_switches(templates)
-    settings = build_settings(
-        listen, limits, cache, templates, vectors, sampling, switches, verbose=voice.verbose
-    )
-    place = share_context(place, listen)
-    model = choose_model(models, output, spec, with_mmproj=projector.is_looked_for)
-    drafts = choose_drafts(spec, models, output)
-    if is_bundled(model):
-        settings = replace(settings, writes_text=True)
-    for path in (model, *(drafts or ()), *([projector.mmproj] if projector.mmproj else ())):
-        if not path.is_file():
-            raise FileNotFoundError(2, "no such file", str(path))
-    projector = projector.beside(model, output)
-    if warning := warning_of(speculation):
-        output.remark(warning)
-    if cache.warning:
-        output.remark(cache.warning)
-    if speculation.corpus is not None and len(settings.api_keys) > 1:
-        output.remark("--spec-corpus: what one API key's requests add is drafted for all keys")
-    recipe = ServedModel(
-        model, place, speculation, drafts, listen.parallel, cache.room, source,
-        templates.chat_template, given_flags(), projector,
+    flags = ServeFlags(
+        models, projector, place, listen, limits, cache, templates, vectors, sampling, spec,
+        control, given_flags(), voice.verbose,
     )  # fmt: skip
+    settings = flags.settings()
+    if router.is_used:
+        if scale.uses_ray:
+            raise typer.BadParameter("--replicas are of one model, not of --models-dir")
+        serve_models(router, given_values(), running_command(), settings, flags, output)
+    plan = read_plan(scale, place)
+    recipe, settings = flags.find(settings, output)
     opened = open_listeners(listen, settings) if plan is None else None
     for line in access_warnings(settings):
         output.remark(line)
-    print_choice(models, model, output)
+    print_choice(models, recipe.model, output)
     if plan is not None:
         serve_replicas(recipe, settings, listen, plan, output)
     elif opened is not None:
@@ -154,16 +135,3 @@ def finish(serving: Serving, code: int) -> NoReturn:
     if not has_ended:  # a thread in the middle of a load or of a long step cannot be stopped
         leave(code)
     raise typer.Exit(code)
-
-
-def leave_at_signals() -> None:
-    """Until they are the server's. Not by an exception: imports can lose one."""
-    for number, code in ((signal.SIGINT, 130), (signal.SIGTERM, 0)):
-        if signal.getsignal(number) is not signal.SIG_IGN:
-            signal.signal(number, lambda *_, code=code: leave(code))
-
-
-def leave(code: int) -> NoReturn:
-    """Exit without waiting for threads."""
-    sys.stderr.flush()
-    os._exit(code)

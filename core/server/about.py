@@ -34,7 +34,7 @@ async def health(request: Request) -> Response:
 
 
 async def version(_request: Request) -> Response:
-    return JsonResponse({"version": _version()})
+    return JsonResponse({"version": program_version()})
 
 
 async def load(request: Request) -> Response:
@@ -49,7 +49,7 @@ def remember(service: Service) -> None:
     service.remembered.update(
         name=name,
         props=_props(service),
-        model=_model(service, service.settings.alias or (name,)),
+        model=described(service, service.settings.alias or (name,)),
         listed=ollama_models.listed(service),
     )
 
@@ -57,7 +57,7 @@ def remember(service: Service) -> None:
 async def models(request: Request) -> Response:
     service = _service(request)
     names = service.settings.alias or (service.model_name,)
-    found = [_model(service, names)]
+    found = [described(service, names)]
     can = ["completion"]
     if "image" in found[0]["architecture"]["input_modalities"]:
         can.append("multimodal")
@@ -70,10 +70,10 @@ async def model(request: Request) -> Response:
     names = service.settings.alias or (service.model_name,)
     if request.path_params["name"] not in names:
         raise ApiError(404, f"there is no model {request.path_params['name']!r:.80}")
-    return JsonResponse(_model(service, names))
+    return JsonResponse(described(service, names))
 
 
-def _model(service: Service, names: tuple[str, ...]) -> dict[str, Any]:
+def described(service: Service, names: tuple[str, ...]) -> dict[str, Any]:
     if service.worker.state == SLEEPING and "model" in service.remembered:
         known: dict[str, Any] = service.remembered["model"]
         return known
@@ -144,7 +144,7 @@ def _props(service: Service) -> dict[str, Any]:
         "eos_token": spelling(tokenizer, tokenizer.eos_id),
         "speculative_types": list(runtime.spec_types),
         "drafters": _drafters(service),
-        "build_info": f"nextn-{_version()}",
+        "build_info": f"nextn-{program_version()}",
         "is_sleeping": False,
         "cache": _cache(service),
     }
@@ -257,7 +257,7 @@ def _service(request: Request) -> Service:
 
 
 @lru_cache(1)
-def _version() -> str:
+def program_version() -> str:
     from importlib.metadata import version
 
     return version("nextn")

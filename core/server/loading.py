@@ -29,9 +29,11 @@ def prepare(
     """Compiles what is missing, so that the first request is as fast as the second."""
     if template is not None:
         template.warm_up()
-    engine = runtime.ready_engine(plan(runtime, n_parallel, cache_ram))
+    budget = plan(runtime, n_parallel, cache_ram)
+    engine = runtime.ready_engine(budget)
     gc.freeze()  # what is loaded stays: looking through it again and again takes milliseconds
-    return Loaded(runtime, engine, template, file_sampling)
+    n_bytes = budget.weights + budget.needed
+    return Loaded(runtime, engine, template, file_sampling, n_bytes)
 
 
 def plan(runtime: Runtime, n_parallel: int, cache_ram: int | None = None) -> MemoryBudget:

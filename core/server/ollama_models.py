@@ -37,10 +37,14 @@ async def running(request: Request) -> Response:
     service = _service(request)
     if service.worker.state == SLEEPING:
         return JsonResponse({"models": []})
+    return JsonResponse({"models": [in_memory(service)]})
+
+
+def in_memory(service: Service) -> dict[str, Any]:
     more = {
         "expires_at": "9999-12-31T23:59:59Z", "size_vram": 0, "context_length": service.n_ctx,
     }  # fmt: skip
-    return JsonResponse({"models": [listed(service) | more]})
+    return listed(service) | more
 
 
 async def show(request: Request) -> Response:
@@ -81,9 +85,26 @@ def listed(service: Service) -> dict[str, Any]:
         "model": name,
         "modified_at": _modified(service),
         "size": size,
-        "digest": hashlib.sha256(f"{name} {size}".encode()).hexdigest(),
+        "digest": _digest(name, size),
         "details": _details(service),
     }
+
+
+def unopened(name: str, size: int) -> dict[str, Any]:
+    """A model whose file has not been read."""
+    details = {"parent_model": "", "format": "gguf", "family": "", "families": []}
+    return {
+        "name": name,
+        "model": name,
+        "modified_at": now(),
+        "size": size,
+        "digest": _digest(name, size),
+        "details": details | {"parameter_size": "", "quantization_level": ""},
+    }
+
+
+def _digest(name: str, size: int) -> str:
+    return hashlib.sha256(f"{name} {size}".encode()).hexdigest()
 
 
 def _details(service: Service) -> dict[str, Any]:

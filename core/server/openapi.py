@@ -92,11 +92,17 @@ _OPERATIONS: Final = {
     "/api/show": Operation("What the model's file says of itself", Object, bodies.OllamaBody),
 }
 
+_OF_SEVERAL_MODELS: Final = {
+    "/models/load": Operation("Loads a model", Object, bodies.OllamaBody),
+    "/models/unload": Operation("Unloads a model", Object, bodies.OllamaBody),
+}
 
-def document() -> Schema:
+
+def document(*, has_several: bool = False) -> Schema:
     from importlib.metadata import version
 
-    kinds = [kind for each in _OPERATIONS.values() for kind in (each.result, each.body) if kind]
+    operations = _OPERATIONS | (_OF_SEVERAL_MODELS if has_several else {})
+    kinds = [kind for each in operations.values() for kind in (each.result, each.body) if kind]
     kinds += [results.ErrorResult, results.OllamaError, results.AnthropicError, results.StreamEvent]
     references, components = msgspec.json.schema_components(
         kinds, ref_template="#/components/schemas/{name}"
@@ -107,7 +113,7 @@ def document() -> Schema:
         "info": {"title": "spec serve", "version": version("nextn"), "license": {"name": "MIT"}},
         "servers": [{"url": "/"}],
         "security": [{}, {"key": []}],
-        "paths": {path: _described(path, each, schemas) for path, each in _OPERATIONS.items()},
+        "paths": {path: _described(path, each, schemas) for path, each in operations.items()},
         "components": {
             "schemas": components,
             "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
@@ -150,9 +156,13 @@ def _described(path: str, operation: Operation, schemas: dict[Any, Schema]) -> S
 
 
 async def openapi(_request: Request) -> Response:
-    return Response(_encoded(), media_type="application/json")
+    return Response(_encoded(has_several=False), media_type="application/json")
 
 
-@lru_cache(1)
-def _encoded() -> bytes:
-    return encode(document())
+async def openapi_of_several(_request: Request) -> Response:
+    return Response(_encoded(has_several=True), media_type="application/json")
+
+
+@lru_cache(2)
+def _encoded(*, has_several: bool) -> bytes:
+    return encode(document(has_several=has_several))

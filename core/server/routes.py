@@ -34,6 +34,7 @@ from .guard import PUBLIC, Guard
 from .idle_unloading import waking
 from .replies import on_api_error, on_bug, on_http_error
 from .service import Service
+from .settings import ServerSettings
 
 GET: Final = ("GET",)
 POST: Final = ("POST",)
@@ -89,8 +90,24 @@ NOT_OFFERED: Final = (
 
 
 def build_app(service: Service) -> ASGIApp:
+    return guarded(unguarded_app(service), service.settings)
+
+
+def unguarded_app(service: Service) -> ASGIApp:
+    """For requests that a guard has let pass."""
+    app = starlette_app(_routes(service.settings.with_page))
+    app.state.service = service
+    return app
+
+
+def guarded(app: ASGIApp, settings: ServerSettings) -> ASGIApp:
+    return Guard(app, settings, PUBLIC | page.PATHS if settings.with_page else PUBLIC)
+
+
+def starlette_app(routes: Sequence[Route]) -> Starlette:
+    """With our own form of errors."""
     app = Starlette(
-        routes=_routes(service.settings.with_page),
+        routes=routes,
         exception_handlers={
             ApiError: on_api_error,
             NextnError: on_api_error,
@@ -99,9 +116,7 @@ def build_app(service: Service) -> ASGIApp:
         },
     )
     app.router.redirect_slashes = False
-    app.state.service = service
-    public = PUBLIC | page.PATHS if service.settings.with_page else PUBLIC
-    return Guard(app, service.settings, public)
+    return app
 
 
 def _routes(with_page: bool) -> Sequence[Route]:
@@ -109,7 +124,11 @@ def _routes(with_page: bool) -> Sequence[Route]:
     offered = [
         Route(path, waking(path, function), methods=[*how]) for path, how, function in routes
     ]
-    return offered + [Route(path, _not_offered, methods=["GET", "POST"]) for path in NOT_OFFERED]
+    return offered + not_offered()
+
+
+def not_offered() -> list[Route]:
+    return [Route(path, _not_offered, methods=["GET", "POST"]) for path in NOT_OFFERED]
 
 
 async def _not_offered(request: Request) -> Response:

@@ -53,6 +53,7 @@ class Loaded(Struct, frozen=True):
     engine: Engine
     template: ChatTemplate | None = None
     file_sampling: Mapping[str, Any] = field(default_factory=dict)  # of the file, without flags
+    n_bytes: int = 0  # in memory: weights and state
 
 
 class Worker:
@@ -237,6 +238,14 @@ class Worker:
             self._thread.join(seconds)
         return not self._thread.is_alive()
 
+    def close(self) -> None:
+        """Called in another thread after `stop`: waits for the end, and gives the memory back."""
+        self._thread.join()
+        if self.failure is not None:
+            self.failure.__traceback__ = None  # its frames would keep what was loaded
+        self._free()
+        gc.freeze()  # other models stay
+
     def _retry_after(self) -> int:
         seconds = self.totals.mean_s * self.n_open / max(self.n_slots, 1)
         return min(max(math.ceil(seconds), 1), _LONGEST_RETRY_S)
@@ -274,17 +283,20 @@ class Worker:
 
     def _sleep(self) -> None:
         """Unloads the model; returns when it is loaded again for a request, or the server ends."""
-        if self.loaded is not None:
-            self.loaded.runtime.close()
-        self.loaded = None
+        self._free()
         self._jobs.slots.forget()
-        gc.unfreeze()
-        gc.collect()
-        give_back()
         while self.loaded is None and not self._is_stopped:
             self._commands.get()()
             if self._jobs.waiting or self._is_wanted:
                 self._load_again()
+
+    def _free(self) -> None:
+        if self.loaded is not None:
+            self.loaded.runtime.close()
+        self.loaded = None
+        gc.unfreeze()
+        gc.collect()
+        give_back()
 
     def _load_again(self) -> None:
         self._is_wanted = False

@@ -82,6 +82,10 @@ class TooLargeError(ConfigError):
         self.budget, self.longest = budget, longest
 
 
+class WeightsTooLargeError(ModelError):
+    """No context is short enough for a model of this size."""
+
+
 def make_budget(
     backend: Backend,
     shape: StateShape,
@@ -147,7 +151,7 @@ def check_weights(
         advice = "take a file with fewer bits per weight"
     work = f", what steps work with {_gib(working.total)}" if working.total else ""
     others = "".join(f", {flag}" for flag in backend.savings if flag.startswith("--device"))
-    raise ModelError(
+    raise WeightsTooLargeError(
         f"not enough memory for this model: its weights take {_gib(weights)} ({_gib(stored)} in "
         f"the file), KV cache and state at least {_gib(least)}{work}, but {_gib(available)} are "
         f"free; {advice}{others}, or close other programs"

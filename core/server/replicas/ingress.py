@@ -17,11 +17,11 @@ from ..api_errors import ApiError, api_error, not_supported
 from ..formats import encode
 from ..generation_response import send_body, send_error
 from ..guard import PUBLIC, Guard
+from ..labelled_metrics import with_label
 from ..metrics import CONTENT_TYPE, family
 from ..settings import ServerSettings
 from .forwarded_response import ForwardedResponse
 from .forwarding import ReplicaSet
-from .labelled_metrics import label_replicas
 
 _log: Final = logging.getLogger(__name__)
 _decode: Final = msgspec.json.Decoder().decode
@@ -104,10 +104,10 @@ class Ingress:
     async def _metrics(self, _query: Query, send: Send) -> None:
         if not self.settings.with_metrics:
             raise not_supported("/metrics, which needs --metrics,")
-        found = {i: body.decode() for i, body in (await self._collect("/metrics")).items()}
-        up = {str(i): i in found for i in range(self.replicas.n)}
+        found = {str(i): body.decode() for i, body in (await self._collect("/metrics")).items()}
+        up = {str(i): str(i) in found for i in range(self.replicas.n)}
         lines = [
-            *label_replicas(found),
+            *with_label("replica", found),
             *family("nextn:replica_up", "gauge", "Whether the replica answers.", up, "replica"),
             *family(
                 "nextn:replica_restarts_total", "counter", "Replicas that were started again.",

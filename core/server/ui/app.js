@@ -73,7 +73,7 @@ function* pieces(event, tokens) {
 async function write(request, into) {
   const run = new Run();
   const began = performance.now();
-  for await (const event of stream(request.path, request.body, state.running.signal)) {
+  for await (const event of stream(request.path, named(request.body), state.running.signal)) {
     const tokens = tokensOf(event);
     for (const token of tokens) run.token(token);
     for (const piece of pieces(event, tokens)) into(piece);
@@ -342,7 +342,7 @@ function offer(types) {
 // Why the policy does without a drafter that was loaded: the server says so after some steps.
 async function explainIdle() {
   try {
-    const { drafters = [] } = await get("props");
+    const { drafters = [] } = await get(propsPath());
     for (const label of document.querySelectorAll("#drafters label")) {
       const name = label.querySelector("input").value;
       const reason = drafters.find((each) => each.name === name)?.idle;
@@ -351,9 +351,29 @@ async function explainIdle() {
   } catch { /* the next answer asks again */ }
 }
 
+// A server of several models: each request names the one that is chosen.
+const chosenModel = () => byId("models").value;
+
+const propsPath = () =>
+  chosenModel() ? `props?model=${encodeURIComponent(chosenModel())}` : "props";
+
+const named = (body) => (chosenModel() ? { ...body, model: chosenModel() } : body);
+
+async function offerModels() {
+  const { data } = await get("v1/models");
+  const isLoaded = ({ status }) => status.value === "loaded";
+  byId("models").replaceChildren(...data.map(({ id }) => new Option(id)));
+  byId("models").value = (data.find(isLoaded) ?? data[0])?.id ?? "";
+  byId("models").hidden = false;
+}
+
 async function connect() {
   try {
-    const props = await get("props");
+    let props = await get(propsPath());
+    if (props.role === "router") {
+      await offerModels();
+      props = await get(propsPath());
+    }
     byId("model").textContent = props.model_alias || (props.model_path ?? "").split(/[/\\]/).pop();
     byId("model").title = props.model_path || "";
     offer(props.speculative_types ?? []);
@@ -374,6 +394,7 @@ byId("composer").addEventListener("submit", submit);
 byId("prompt").addEventListener("input", grow);
 document.addEventListener("keydown", onKey);
 byId("new").onclick = begin;
+byId("models").onchange = connect;
 byId("verify").onclick = verify;
 byId("tab-chat").onclick = () => choose("chat");
 byId("tab-text").onclick = () => choose("text");

@@ -1,21 +1,23 @@
-"""Merges the metrics of several replicas: every sample gets the label `replica`."""
+"""Merges the metrics of several replicas or models: every sample gets a label that says whose."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ..metrics import labels
+from .metrics import labels
 
 
-def label_replicas(expositions: Mapping[int, str]) -> list[str]:
-    """Prometheus requires `# HELP`, `# TYPE` and all samples of a metric in one group."""
+def with_label(label: str, expositions: Mapping[str, str]) -> list[str]:
+    """Returns lines; `expositions` are by the value of the label. Prometheus requires `# HELP`,
+    `# TYPE` and all samples of a metric in one group."""
     heads: dict[str, list[str]] = {}
     samples: dict[str, list[str]] = {}
     name = ""
-    for replica, text in expositions.items():
+    for value, text in expositions.items():
+        pair = labels({label: value})
         for line in filter(None, text.splitlines()):
             if not line.startswith("# "):
-                samples[name].append(_with_label(line, replica))
+                samples[name].append(_labelled(line, pair))
                 continue
             name = line.split(" ", 3)[2]
             samples.setdefault(name, [])
@@ -24,8 +26,7 @@ def label_replicas(expositions: Mapping[int, str]) -> list[str]:
     return [line for name, head in heads.items() for line in (*head, *samples[name])]
 
 
-def _with_label(sample: str, replica: int) -> str:
-    label = labels({"replica": str(replica)})
+def _labelled(sample: str, label: str) -> str:
     name, brace, rest = sample.partition("{")
     if brace:
         return f"{name}{label[:-1]},{rest}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from nextn.core.server.replicas.labelled_metrics import label_replicas
+from nextn.core.server.labelled_metrics import with_label
 
 TEXT = """# HELP a_total Things.
 # TYPE a_total counter
@@ -22,7 +22,7 @@ h_count {n}
 
 
 def test_every_sample_has_its_replica() -> None:
-    lines = label_replicas({0: TEXT.format(n=3), 2: TEXT.format(n=5)})
+    lines = with_label("replica", {"0": TEXT.format(n=3), "2": TEXT.format(n=5)})
     found = {
         f"{sample.name}{sorted(sample.labels.items())}": sample.value
         for family in text_string_to_metric_families("\n".join(lines) + "\n")
@@ -38,6 +38,6 @@ def test_every_sample_has_its_replica() -> None:
 
 
 def test_a_metric_is_one_group() -> None:
-    lines = label_replicas({0: TEXT.format(n=3), 1: TEXT.format(n=5)})
+    lines = with_label("replica", {"0": TEXT.format(n=3), "1": TEXT.format(n=5)})
     heads = [line for line in lines if line.startswith("#")]
     assert heads == [line for line in TEXT.splitlines() if line.startswith("#")]

@@ -1,0 +1,1 @@
+"""Several models behind one address, each loaded when a request names it."""
