@@ -23,6 +23,7 @@ _COLUMNS: Final = 80
 _WIDEST: Final = 100  # of prose
 READING: Final = "reading the prompt"
 DIM, _RED = "2", "1;31"
+_LOGS: Final[list[TextIO]] = []  # the file of --log-file, if it is given
 
 
 class StdoutClosedError(Exception):
@@ -95,7 +96,7 @@ class Console:
             line = f"{one_line(stage)} {done:4.0%}" if done else one_line(stage)
             _write_stderr(_ERASE_LINE + line[: columns() - 1])
         elif is_new and not self.quiet and (self.verbose or stage.startswith("compiling")):
-            _write_stderr(one_line(stage) + "\n")
+            _write_line(stage, "")
 
     def legend(self, colours: dict[str, str]) -> None:
         """Print which colour stands for which drafter."""
@@ -125,7 +126,7 @@ class Console:
         """Print a line on stderr, unless --quiet."""
         if not self.quiet:
             self.clear_progress()
-            _write_stderr(_styled(one_line(line), DIM) + "\n")
+            _write_line(line, DIM)
 
 
 def columns() -> int:
@@ -138,12 +139,21 @@ def columns() -> int:
 
 def print_error(message: str) -> None:
     """The one line of a failed command; control characters in it are escaped."""
-    _write_stderr(f"spec: {_styled('error:', _RED)} {one_line(message)}\n")
+    _write_line(message, "", f"spec: {_styled('error:', _RED)} ", "spec: error: ")
 
 
 def print_failure(line: str) -> None:
     """Print a failed result in a form that scripts look for, also with --quiet."""
-    _write_stderr(_styled(one_line(line), _RED) + "\n")
+    _write_line(line, _RED)
+
+
+def open_log(path: Path | None) -> None:
+    """Lines of stderr go into this file as well from now on; what it held is gone."""
+    while _LOGS:
+        _LOGS.pop().close()
+    if path is not None:
+        file = path.open("w", encoding="utf-8", errors="backslashreplace", buffering=1)
+        _LOGS.append(file)
 
 
 def print_prompt(text: str) -> None:
@@ -192,6 +202,15 @@ def _styled(text: str, code: str) -> str:
 
 def _sgr(text: str, code: str) -> str:
     return f"\x1b[{code}m{text}\x1b[0m"
+
+
+def _write_line(text: str, style: str, before: str = "", logged_before: str = "") -> None:
+    """On stderr, and in the file of --log-file."""
+    line = one_line(text)
+    _write_stderr(before + (_styled(line, style) if style else line) + "\n")
+    for file in _LOGS:
+        with suppress(OSError, ValueError):  # a full disk does not stop the work
+            file.write(f"{logged_before}{line}\n")
 
 
 def _write_stderr(text: str) -> None:

@@ -17,6 +17,7 @@ from .usage import flag_errors
 
 if TYPE_CHECKING:
     from ..core.runtime import Runtime
+    from .serve_options import RuleOptions
 
 
 def build_params(
@@ -63,7 +64,7 @@ _FLAGS: Final = {
 }
 
 
-def read_grammar(texts: TextOptions) -> str | None:
+def read_grammar(texts: TextOptions | RuleOptions) -> str | None:
     """Return the grammar, checked here because the engine checks it only after loading."""
     text = one_of("grammar", texts.grammar, texts.grammar_file)
     if text is not None:
@@ -73,7 +74,7 @@ def read_grammar(texts: TextOptions) -> str | None:
     return text
 
 
-def read_schema(texts: TextOptions) -> str | None:
+def read_schema(texts: TextOptions | RuleOptions) -> str | None:
     text = one_of("json-schema", texts.json_schema, texts.json_schema_file)
     if text is not None:
         try:

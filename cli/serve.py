@@ -23,6 +23,7 @@ from .serve_options import (
     EmbeddingOptions,
     LimitOptions,
     ListenOptions,
+    RuleOptions,
     TemplateOptions,
     access_warnings,
     open_listeners,
@@ -55,6 +56,7 @@ def serve(  # noqa: PLR0913 - groups of flags
     sampling: SamplingOptions,
     spec: SpecFlags,
     control: ControlFlags,
+    rules: RuleOptions,
     router: RouterOptions,
     scale: ScaleOptions,
     voice: VoiceOptions,
@@ -69,7 +71,7 @@ def serve(  # noqa: PLR0913 - groups of flags
     show_log(output)
     flags = ServeFlags(
         models, projector, place, listen, limits, cache, templates, vectors, sampling, spec,
-        control, given_flags(), voice.verbose,
+        control, rules, given_flags(), voice.verbose,
     )  # fmt: skip
     settings = flags.settings()
     if router.is_used:

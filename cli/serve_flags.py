@@ -19,6 +19,7 @@ from .serve_options import (
     EmbeddingOptions,
     LimitOptions,
     ListenOptions,
+    RuleOptions,
     TemplateOptions,
     build_settings,
     share_context,
@@ -44,6 +45,7 @@ class ServeFlags:
     sampling: SamplingOptions
     spec: SpecFlags
     control: ControlFlags
+    rules: RuleOptions
     given: frozenset[str]
     is_verbose: bool = False
 
@@ -62,6 +64,7 @@ class ServeFlags:
             fill(SamplingOptions, values),
             fill(SpecFlags, values),
             fill(ControlFlags, values),
+            fill(RuleOptions, values),
             frozenset(values),
             bool(values.get("verbose")),
         )
@@ -73,7 +76,7 @@ class ServeFlags:
         share_context(self.place, self.listen)
         return build_settings(
             self.listen, self.limits, self.cache, self.templates, self.vectors, self.sampling,
-            read_switches(self.templates), verbose=self.is_verbose,
+            self.rules, read_switches(self.templates), verbose=self.is_verbose,
         )  # fmt: skip
 
     def find(self, settings: ServerSettings, output: Console) -> tuple[ServedModel, ServerSettings]:

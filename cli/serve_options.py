@@ -10,8 +10,16 @@ from typing import TYPE_CHECKING, Any, Final
 import typer
 
 from .flags import flag, flag_group
+from .generate_params import read_grammar, read_schema
 from .sampling_options import RANDOM_SEED, SamplingOptions
-from .shared_options import REASONING, REASONING_BUDGET, REASONING_EFFORT, UNLIMITED
+from .shared_options import (
+    GRAMMAR_FILE,
+    REASONING,
+    REASONING_BUDGET,
+    REASONING_EFFORT,
+    SCHEMA_FILE,
+    UNLIMITED,
+)
 from .usage import flag_errors
 
 if TYPE_CHECKING:
@@ -58,6 +66,10 @@ class ListenOptions:
         "--allowed-hosts A,B",
         "Names under which proxies or containers reach this server, as host.docker.internal.",
     )
+    api_prefix: str = flag("--api-prefix PREFIX", "Beginning of all paths, such as /llm.", "")
+    reuse_port: bool = flag(
+        "--reuse-port", "A port that other processes listen on as well, and share its connections."
+    )
     ssl_key_file: Path | None = flag("--ssl-key-file FILE", "Private key, for HTTPS.")
     ssl_cert_file: Path | None = flag("--ssl-cert-file FILE", "Certificate of --ssl-key-file.")
 
@@ -90,6 +102,19 @@ class LimitOptions:
         30,
         min=0,
     )
+
+
+@flag_group("Text")
+class RuleOptions:
+    ignore_eos: bool = flag(
+        "--ignore-eos", "No end by the model, where a request does not say ignore_eos."
+    )
+    grammar: str | None = flag("--grammar GBNF", "Grammar of requests without a rule of their own.")
+    grammar_file: Path | None = GRAMMAR_FILE
+    json_schema: str | None = flag(
+        "--json-schema -j SCHEMA", "JSON schema of requests without a rule of their own."
+    )
+    json_schema_file: Path | None = SCHEMA_FILE
 
 
 @flag_group("Cache")
@@ -185,13 +210,14 @@ class TemplateOptions:
     )
 
 
-def build_settings(
+def build_settings(  # noqa: PLR0913 - groups of flags
     listen: ListenOptions,
     limits: LimitOptions,
     cache: CacheOptions,
     templates: TemplateOptions,
     vectors: EmbeddingOptions,
     sampling: SamplingOptions,
+    rules: RuleOptions,
     switches: dict[str, Any],
     *,
     verbose: bool = False,
@@ -224,6 +250,10 @@ def build_settings(
             with_page=limits.ui,
             sampling=sampling.params(),
             seed=None if sampling.seed == RANDOM_SEED else sampling.seed,
+            ignore_eos=rules.ignore_eos,
+            grammar=read_grammar(rules),
+            json_schema=read_schema(rules),
+            api_prefix=listen.api_prefix.rstrip("/"),
             max_tokens=None if limits.predict < 0 else limits.predict,
             max_queue=limits.max_queue,
             max_body=limits.max_body * _MIB,
@@ -278,10 +308,11 @@ def open_listeners(listen: ListenOptions, settings: ServerSettings) -> tuple[lis
     if settings.ssl_cert is not None and settings.ssl_key is not None:
         check_certificate(settings.ssl_cert, settings.ssl_key)
     first, *others = settings.hosts
-    sockets = [open_socket(first, listen.port)]
+    sockets = [open_socket(first, listen.port, is_shared=listen.reuse_port)]
     port = sockets[0].getsockname()[1]
-    sockets += [open_socket(host, port) for host in others]
-    return sockets, url_of(first, port, is_secure=settings.ssl_cert is not None)
+    sockets += [open_socket(host, port, is_shared=listen.reuse_port) for host in others]
+    url = url_of(first, port, is_secure=settings.ssl_cert is not None)
+    return sockets, url + settings.api_prefix
 
 
 def read_keys(listen: ListenOptions) -> tuple[str, ...]:

@@ -32,9 +32,10 @@ _JOIN_S: Final = 0.5  # for the engines' threads to end
 # Flags of the server, which presets cannot change.
 _SERVERS: Final = frozenset(
     ("host", "port", "api_key", "api_key_file", "insecure", "cors_origins", "allowed_hosts",
-     "ssl_key_file", "ssl_cert_file", "ui", "max_body", "timeout", "drain_seconds", "models_dir",
-     "models_preset", "models_max", "models_memory", "models_autoload", "replicas", "ray_address",
-     "replica_cpus", "replica_gpus", "quiet", "verbose", "debug", "hf_token", "offline")
+     "ssl_key_file", "ssl_cert_file", "api_prefix", "reuse_port", "ui", "max_body", "timeout",
+     "drain_seconds", "models_dir", "models_preset", "models_max", "models_memory",
+     "models_autoload", "replicas", "ray_address", "replica_cpus", "replica_gpus", "quiet",
+     "verbose", "debug", "log_file", "hf_token", "offline")
 )  # fmt: skip
 _OF_ONE_MODEL: Final = ("model", "hf_repo", "hf_file", "alias", "mmproj")
 _ALSO_FOR_ALL: Final = ("hf_token", "offline")

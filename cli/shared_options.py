@@ -12,7 +12,7 @@ from typing import Final
 
 import typer
 
-from .console import DIM, Console
+from .console import DIM, Console, open_log
 from .flags import argument, flag, flag_group
 from .llama_flags import ignored_flags
 from .prompt_source import read_prompt
@@ -35,6 +35,9 @@ REASONING_BUDGET: Final = flag("--reasoning-budget N", "0: no thinking; -1: as m
 IGNORE_EOS: Final = flag(
     "--ignore-eos", "No end by the model: end-of-text tokens are never generated."
 )
+
+GRAMMAR_FILE: Final = flag("--grammar-file FILE", "File with the grammar, GBNF.")
+SCHEMA_FILE: Final = flag("--json-schema-file -jf FILE", "File with the JSON schema.")
 
 
 def device_name(name: str) -> str:
@@ -142,13 +145,11 @@ class TextOptions:
     )
     ignore_eos: bool = IGNORE_EOS
     grammar: str | None = flag("--grammar GBNF", "Grammar that the text has to follow.")
-    grammar_file: Path | None = flag("--grammar-file FILE", "File with the grammar, GBNF.")
+    grammar_file: Path | None = GRAMMAR_FILE
     json_schema: str | None = flag(
         "--json-schema -j SCHEMA", "JSON schema that the text has to follow; {}: any JSON."
     )
-    json_schema_file: Path | None = flag(
-        "--json-schema-file -jf FILE", "File with the JSON schema."
-    )
+    json_schema_file: Path | None = SCHEMA_FILE
 
 
 @flag_group("Chat")
@@ -197,6 +198,7 @@ class ResultOptions:
 class VoiceOptions:
     quiet: bool = flag("--quiet -q", "No progress and no summary on stderr; errors are printed.")
     verbose: bool = flag("--verbose -v", "More lines on stderr: model, memory, cache.")
+    log_file: Path | None = flag("--log-file FILE", "File for the lines on stderr as well.")
     # Read by `app.run` before parsing, because a command line that fails to parse needs it too.
     debug: bool = flag("--debug", "Traceback of an error (also SPEC_DEBUG=1).")
 
@@ -205,6 +207,7 @@ class VoiceOptions:
             raise typer.BadParameter("--quiet and --verbose exclude each other")
 
     def console(self) -> Console:
+        open_log(self.log_file)
         output = Console(quiet=self.quiet, verbose=self.verbose)
         _remark_on(ignored_flags(), output)
         return output

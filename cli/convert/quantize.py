@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
 
 from ..console import Console
-from ..flags import argument, flag, flag_group, takes_flags
+from ..flags import argument, flag, flag_group, given_flags, takes_flags
 from ..shared_options import VoiceOptions
 from ..usage import flag_errors
 from . import quantize_report as reports
@@ -22,6 +23,11 @@ if TYPE_CHECKING:
 @flag_group("Files")
 class QuantizeSource:
     source: Path = argument("IN", "GGUF file, or any shard of one.")
+    others: list[str] | None = argument(
+        "OUT TYPE THREADS",
+        "Output file, type and number of threads, in the order of llama-quantize.",
+        None,
+    )
 
 
 @flag_group("Types")
@@ -82,8 +88,11 @@ def quantize(
     """Quantise a GGUF file.
 
     spec convert quantize model-f16.gguf -o model-q4.gguf --type Q4_K_M
+
+    spec convert quantize model-f16.gguf model-q4.gguf Q4_K_M
     """
     # Everything that can be wrong with the command line comes before anything slow.
+    types, runs = in_llama_order(files, types, runs)
     if runs.output is None and not runs.dry_run:
         raise typer.BadParameter("where to? Give --output OUT, or --dry-run to see the plan")
     shard_bytes = read_size(runs.split_max_size)
@@ -118,6 +127,34 @@ def quantize(
                 compiling=lambda done, n: output.progress("preparing the quantisers", done / n),
             )
     reports.finish_run(plan, result, output, as_json=runs.json)
+
+
+def in_llama_order(
+    files: QuantizeSource, types: QuantizeTypes, runs: RunOptions
+) -> tuple[QuantizeTypes, RunOptions]:
+    """The flags, with what stands behind IN as in `llama-quantize IN [OUT] TYPE [THREADS]`."""
+    from ...convert.quantize.recipes import is_recipe
+
+    words = list(files.others or ())
+    if words and is_recipe(words[0]):
+        words.insert(0, str(files.source.with_name(f"ggml-model-{words[0].upper()}.gguf")))
+    names = ("output", "type", "threads")
+    if len(words) > len(names):
+        raise typer.BadParameter(f"nothing follows IN OUT TYPE THREADS, got {words[3]!r:.60}")
+    given = dict(zip(names, words, strict=False))
+    for name, word in given.items():
+        if name in given_flags():
+            raise typer.BadParameter(f"{word!r:.60} behind IN and --{name} exclude each other")
+    if "type" in given:
+        types = replace(types, type=given["type"])
+    if "output" in given:
+        runs = replace(runs, output=Path(given["output"]))
+    if "threads" in given:
+        n = given["threads"]
+        if not n.isdecimal() or not int(n[:9]):
+            raise typer.BadParameter(f"the number of threads must be at least 1, got {n!r:.60}")
+        runs = replace(runs, threads=int(n[:9]))
+    return types, runs
 
 
 def read_options(types: QuantizeTypes, quality: QualityOptions) -> QuantizeOptions:

@@ -52,6 +52,11 @@ def find_recipe(name: str) -> QuantizeRecipe | None:
     return RECIPES[wanted]
 
 
+def is_recipe(name: str) -> bool:
+    wanted = name.upper()
+    return wanted in RECIPES or wanted in ALIASES or wanted == COPY
+
+
 class Mixture(Struct):
     """Decides the types of a file's tensors in llama.cpp's order, with its counts."""
 

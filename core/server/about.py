@@ -195,7 +195,14 @@ def _usual(service: Service) -> ParsedRequest:
     settings = service.settings
     seed = (1 << 32) - 1 if settings.seed is None else settings.seed
     sampling = replace(service.sampling, seed=seed)
-    return ParsedRequest([], GenerateParams(sampling, max_tokens=settings.max_tokens))
+    params = GenerateParams(
+        sampling,
+        max_tokens=settings.max_tokens,
+        ignore_eos=settings.ignore_eos,
+        grammar=settings.grammar,
+        json_schema=settings.json_schema,
+    )
+    return ParsedRequest([], params)
 
 
 async def slots(request: Request) -> Response:

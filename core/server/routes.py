@@ -10,7 +10,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ..errors import NextnError
 from . import (
@@ -32,7 +32,7 @@ from . import (
 from .api_errors import ApiError, not_supported
 from .guard import PUBLIC, Guard
 from .idle_unloading import waking
-from .replies import on_api_error, on_bug, on_http_error
+from .replies import error_response, on_api_error, on_bug, on_http_error
 from .service import Service
 from .settings import ServerSettings
 
@@ -101,7 +101,24 @@ def unguarded_app(service: Service) -> ASGIApp:
 
 
 def guarded(app: ASGIApp, settings: ServerSettings) -> ASGIApp:
-    return Guard(app, settings, PUBLIC | page.PATHS if settings.with_page else PUBLIC)
+    guard = Guard(app, settings, PUBLIC | page.PATHS if settings.with_page else PUBLIC)
+    return without_prefix(guard, settings.api_prefix) if settings.api_prefix else guard
+
+
+def without_prefix(app: ASGIApp, prefix: str) -> ASGIApp:
+    """For an application that knows nothing of `--api-prefix`."""
+
+    async def inner(scope: Scope, receive: Receive, send: Send) -> None:
+        path: str = scope.get("path", "")
+        if scope["type"] != "http":
+            return
+        if path.startswith(f"{prefix}/"):
+            await app({**scope, "path": path.removeprefix(prefix)}, receive, send)
+            return
+        error = ApiError(404, f"there is no {path[:200]} here: all paths begin with {prefix}/")
+        await error_response(error, path)(scope, receive, send)
+
+    return inner
 
 
 def starlette_app(routes: Sequence[Route]) -> Starlette:

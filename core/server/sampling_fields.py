@@ -35,7 +35,7 @@ def read_params(
 ) -> GenerateParams:
     """Reads all but the prompt. The caller reads `logprobs`, whose fields differ between APIs."""
     settings, tokenizer = service.settings, service.tokenizer
-    rule = read_rule(body)
+    rule = read_rule(body) or _usual_rule(settings)
     max_tokens = read_max_tokens(body, settings)
     spec, thinking_spec = read_specs(body, tokenizer, service.runtime)
     reuse = settings.caches_prompts if body.cache_prompt is None else body.cache_prompt
@@ -47,7 +47,7 @@ def read_params(
             stop=read_stops(body.stop),
             logprobs=logprobs,
             after_sampling=after_sampling,
-            ignore_eos=bool(body.ignore_eos),
+            ignore_eos=_ignores_eos(body, settings, has_rule=bool(rule)),
             stop_ids=_read_stop_ids(body, tokenizer),
             min_tokens=body.min_tokens or 0,
             **rule,
@@ -59,6 +59,17 @@ def read_params(
         )
     )
     return params
+
+
+def _usual_rule(settings: ServerSettings) -> dict[str, str]:
+    usual = {"grammar": settings.grammar, "json_schema": settings.json_schema}
+    return {name: rule for name, rule in usual.items() if rule is not None}
+
+
+def _ignores_eos(body: GenerationBody, settings: ServerSettings, *, has_rule: bool) -> bool:
+    if body.ignore_eos is None:
+        return settings.ignore_eos and not has_rule
+    return body.ignore_eos
 
 
 def with_names(make: Callable[[], Any]) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Final, Literal, get_args
 
@@ -14,6 +15,7 @@ from .web_origins import WEB_SCHEMES, host_name, is_local, is_loopback, is_priva
 LOCALHOST: Final = "127.0.0.1"
 ANY_ORIGIN: Final = "*"
 LOCAL_ORIGINS: Final = "localhost"  # llama-server's word for the pages of this machine
+_PREFIX: Final = re.compile(r"(/[\w.~-]+)+", re.ASCII)
 # Reasoning stays in the content; goes to `reasoning_content` (`auto` too); or is in both.
 ReasoningFormat = Literal["none", "auto", "deepseek", "deepseek-legacy"]
 REASONING_FORMATS: Final = get_args(ReasoningFormat)
@@ -39,6 +41,9 @@ class ServerSettings(Struct, frozen=True):
     sampling: SamplingParams = field(default_factory=SamplingParams)  # defaults of requests
     seed: int | None = None  # default of requests; None: drawn for each
     max_tokens: int | None = None  # of requests that set no limit
+    ignore_eos: bool = False  # of requests that do not say, and follow no rule
+    grammar: str | None = None  # of requests without a rule of their own; or `json_schema`
+    json_schema: str | None = None
     max_queue: int = 512  # requests that may wait
     max_body: int = 16 << 20  # bytes
     max_header: int = 32 << 10  # bytes of all headers together
@@ -50,6 +55,7 @@ class ServerSettings(Struct, frozen=True):
     reasoning_format: str = "auto"  # see `REASONING_FORMATS`
     pooling: str | None = None  # of embeddings; None: as the model's file says
     embd_normalize: int = 2
+    api_prefix: str = ""  # in front of all paths
     ssl_key: str | None = None
     ssl_cert: str | None = None
     replica: int = 0  # the number of this one of several
@@ -72,6 +78,10 @@ class ServerSettings(Struct, frozen=True):
                 f"--reasoning-format {self.reasoning_format!r:.60} is none of "
                 + ", ".join(REASONING_FORMATS)
             )
+        if sum((self.ignore_eos, self.grammar is not None, self.json_schema is not None)) > 1:
+            raise ConfigError("--ignore-eos, --grammar and --json-schema exclude each other")
+        if self.api_prefix and not _PREFIX.fullmatch(self.api_prefix):
+            raise ConfigError(f"--api-prefix is like /llm, got {self.api_prefix!r:.60}")
         if (self.ssl_key is None) != (self.ssl_cert is None):
             raise ConfigError("--ssl-key-file and --ssl-cert-file need each other")
 

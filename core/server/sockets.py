@@ -11,8 +11,11 @@ from ..errors import ConfigError
 BACKLOG: Final = 2048
 
 
-def open_socket(host: str, port: int) -> socket.socket:
-    """Called before anything slow, so that errors are reported at once."""
+def open_socket(host: str, port: int, *, is_shared: bool = False) -> socket.socket:
+    """Called before anything slow, so that errors are reported at once. `is_shared`: other
+    processes may listen on the same port, and the system gives each its share."""
+    if is_shared and not hasattr(socket, "SO_REUSEPORT"):
+        raise ConfigError("--reuse-port: this system shares no ports among processes")
     try:
         found = socket.getaddrinfo(
             host.strip("[]"), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -21,7 +24,9 @@ def open_socket(host: str, port: int) -> socket.socket:
         raise ConfigError(f"--host {host} is no address of this machine: {error}") from None
     family, _, _, _, address = found[0]
     try:
-        return socket.create_server(address[:2], family=family, backlog=BACKLOG)
+        return socket.create_server(
+            address[:2], family=family, backlog=BACKLOG, reuse_port=is_shared
+        )
     except OSError as error:
         where = url_of(host, port)
         reason = (error.strerror or str(error)).partition(" (while")[0]

@@ -12,13 +12,12 @@ import msgspec
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ...errors import NextnError
-from .. import page
 from ..api_errors import ApiError, api_error, not_supported
 from ..formats import encode
 from ..generation_response import send_body, send_error
-from ..guard import PUBLIC, Guard
 from ..labelled_metrics import with_label
 from ..metrics import CONTENT_TYPE, family
+from ..routes import guarded
 from ..settings import ServerSettings
 from .forwarded_response import ForwardedResponse
 from .forwarding import ReplicaSet
@@ -46,8 +45,7 @@ class Ingress:
         }
 
     def app(self) -> ASGIApp:
-        public = PUBLIC | page.PATHS if self.settings.with_page else PUBLIC
-        return Guard(self, self.settings, public)
+        return guarded(self, self.settings)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:

@@ -29,7 +29,7 @@ class ModelReplica:
     ) -> None:
         """Returns when the model is loaded, or raises the reason why it is not."""
         inner = replace(
-            settings, api_keys=(), cors_origins=(), ssl_key=None, ssl_cert=None,
+            settings, api_keys=(), cors_origins=(), ssl_key=None, ssl_cert=None, api_prefix="",
             hosts=("0.0.0.0",), is_open=True, replica=index, replicas=n,
         )  # fmt: skip
         self.index = index

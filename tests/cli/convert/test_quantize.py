@@ -43,6 +43,51 @@ def test_a_file_and_a_line_about_it(halves: str, tmp_path: Path, capsys: Capture
     assert run(["generate", "-m", str(target), "-n", "4", "--temp", "0", "-q", "def f("]) == 0
 
 
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        ("out.gguf q8_0", "out.gguf"),
+        ("out.gguf Q8_0 2", "out.gguf"),
+        ("Q8_0", "ggml-model-Q8_0.gguf"),
+        ("q8_0 1", "ggml-model-Q8_0.gguf"),
+        ("out.gguf --type Q8_0", "out.gguf"),
+        ("--allow-requantize out.gguf Q8_0", "out.gguf"),
+    ],
+)
+def test_the_order_of_llama_quantize(
+    words: str, name: str, halves: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    source = tmp_path / "in.gguf"
+    source.symlink_to(halves)
+    line = [*COMMAND, *words.split(), "-q"]
+    line.insert(3 if words.startswith("--") else 2, str(source))
+    assert run(line) == 0
+    with open_gguf(tmp_path / name) as new:
+        assert "Q8_0" in {tensor.format.name for tensor in new.tensors.values()}
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("out.gguf Q9", "--type Q9 is not known"),
+        ("out.gguf Q8_0 none", "the number of threads must be at least 1, got 'none'"),
+        ("out.gguf Q8_0 0", "the number of threads must be at least 1, got '0'"),
+        ("out.gguf Q8_0 1 2", "nothing follows IN OUT TYPE THREADS, got '2'"),
+        ("out.gguf Q8_0 --type Q4_0", "'Q8_0' behind IN and --type exclude each other"),
+        ("out.gguf -o x.gguf", "'out.gguf' behind IN and --output exclude each other"),
+        ("out.gguf Q8_0 2 --threads 1", "'2' behind IN and --threads exclude each other"),
+    ],
+)
+def test_words_behind_the_file_that_cannot_be(
+    words: str, message: str, halves: str, capsys: Capture
+) -> None:
+    assert run([*COMMAND, halves, *words.split()]) == 2
+    shown = capsys.readouterr().err
+    assert message in shown
+    assert shown.count("\n") == 1
+
+
 def test_json(halves: str, tmp_path: Path, capsys: Capture) -> None:
     target = tmp_path / "out.gguf"
     flags = ["--type", "Q8_0", "--tensor-type", "attn_v=q4_0", "--tensor-type", "none=q4_0"]
