@@ -15,6 +15,7 @@ from .flags import takes_flags
 from .generate_params import build_params, with_file_defaults
 from .image_options import ImageOptions, ProjectorOptions, encodable, with_images
 from .open_model import choose_drafts, choose_model, open_runtime, print_choice, warm_up
+from .override_options import OverrideOptions
 from .print_answer import print_answer
 from .printers import JsonPrinter, TextPrinter
 from .prompt_source import unescaped
@@ -65,6 +66,7 @@ def generate(  # noqa: PLR0913 - groups of flags
     sampling: SamplingOptions,
     spec: SpecFlags,
     control: ControlFlags,
+    overrides: OverrideOptions,
     audit: AuditFlags,
     results: ResultOptions,
     voice: VoiceOptions,
@@ -80,7 +82,7 @@ def generate(  # noqa: PLR0913 - groups of flags
     check_results(results, prompts, chats)
     texts, chats = without_escapes(prompts, texts, chats)
     params = build_params(texts, sampling, results)
-    speculation = build_spec(spec, control)
+    speculation, changes = build_spec(spec, control), overrides.values()
     check_audit(audit, speculation)
     check_mode(speculation, params)
     # All that can be checked before comes before.
@@ -102,7 +104,7 @@ def generate(  # noqa: PLR0913 - groups of flags
     if setup is not None:
         start_renderer()
 
-    with open_runtime(model, place, output, speculation, drafts, projector) as runtime:
+    with open_runtime(model, place, output, speculation, drafts, projector, changes) as runtime:
         params = with_file_defaults(params, runtime)
         conversation = None if setup is None else setup.start(runtime)
         printer = make_printer(results, output, runtime, model, conversation)

@@ -16,9 +16,10 @@ from .summary import model_lines
 from .usage import flag_errors
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
+    from ..core.gguf.overrides import Scalar
     from ..core.runtime import Runtime
     from ..core.speculation.options import SpecOptions
     from .image_options import ProjectorOptions
@@ -102,6 +103,7 @@ def open_runtime(
     spec: SpecOptions | None = None,
     drafts: Sequence[Path] | None = None,
     projector: ProjectorOptions | None = None,
+    overrides: Mapping[str, Scalar] | None = None,
 ) -> Runtime:
     from .. import core
 
@@ -121,6 +123,7 @@ def open_runtime(
             spec=spec,
             draft=drafts,
             progress=output.progress,
+            overrides=overrides or {},
             **({} if projector is None else projector.given),
         )
     for line in model_lines(runtime) if output.verbose else ():  # they take time to make

@@ -13,6 +13,7 @@ from .image_options import ProjectorOptions
 from .leaving import leave, leave_at_signals
 from .log import show_log
 from .open_model import print_choice
+from .override_options import OverrideOptions
 from .replicated import read_plan, serve_replicas
 from .router_options import RouterOptions
 from .sampling_options import SamplingOptions
@@ -57,6 +58,7 @@ def serve(  # noqa: PLR0913 - groups of flags
     spec: SpecFlags,
     control: ControlFlags,
     rules: RuleOptions,
+    overrides: OverrideOptions,
     router: RouterOptions,
     scale: ScaleOptions,
     voice: VoiceOptions,
@@ -71,7 +73,7 @@ def serve(  # noqa: PLR0913 - groups of flags
     show_log(output)
     flags = ServeFlags(
         models, projector, place, listen, limits, cache, templates, vectors, sampling, spec,
-        control, rules, given_flags(), voice.verbose,
+        control, rules, overrides, given_flags(), voice.verbose,
     )  # fmt: skip
     settings = flags.settings()
     if router.is_used:

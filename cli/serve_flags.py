@@ -13,6 +13,7 @@ from .conversation import read_switches, read_template
 from .flags import Values, fill
 from .image_options import ProjectorOptions
 from .open_model import choose_drafts, choose_model
+from .override_options import OverrideOptions
 from .sampling_options import SamplingOptions
 from .serve_options import (
     CacheOptions,
@@ -46,6 +47,7 @@ class ServeFlags:
     spec: SpecFlags
     control: ControlFlags
     rules: RuleOptions
+    overrides: OverrideOptions
     given: frozenset[str]
     is_verbose: bool = False
 
@@ -65,6 +67,7 @@ class ServeFlags:
             fill(SpecFlags, values),
             fill(ControlFlags, values),
             fill(RuleOptions, values),
+            fill(OverrideOptions, values),
             frozenset(values),
             bool(values.get("verbose")),
         )
@@ -73,6 +76,7 @@ class ServeFlags:
         """Raises what is wrong with the flags, before anything slow."""
         build_spec(self.spec, self.control)
         read_template(self.templates)
+        self.overrides.values()
         share_context(self.place, self.listen)
         return build_settings(
             self.listen, self.limits, self.cache, self.templates, self.vectors, self.sampling,
@@ -98,7 +102,7 @@ class ServeFlags:
         found = ServedModel(
             model, share_context(self.place, self.listen), speculation, drafts,
             self.listen.parallel, self.cache.room, read_template(self.templates),
-            self.templates.chat_template, self.given, projector,
+            self.templates.chat_template, self.given, projector, self.overrides.values(),
         )  # fmt: skip
         return found, replace(settings, writes_text=is_bundled(model))
 

@@ -34,12 +34,19 @@ class ServedModel(Struct, frozen=True):
     template_name: str | None  # of the model's file
     flags: frozenset[str] = frozenset()  # given on the command line
     projector: ProjectorOptions | None = None
+    overrides: dict[str, bool | int | float | str] = {}
 
     def load(self, output: Console) -> Loaded:
         from ..core.server.loading import prepare
 
         runtime = open_runtime(
-            self.model, self.place, output, self.speculation, self.drafts, self.projector
+            self.model,
+            self.place,
+            output,
+            self.speculation,
+            self.drafts,
+            self.projector,
+            self.overrides,
         )
         with flag_errors(), output.cleared():  # memory, or a drafter: flags chose it
             template = self._template(runtime)

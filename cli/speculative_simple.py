@@ -11,6 +11,7 @@ from .console import READING, Console
 from .flags import flag, flag_group, takes_flags
 from .generate_params import build_params, with_file_defaults
 from .open_model import choose_drafts, choose_model, open_runtime, print_choice
+from .override_options import OverrideOptions
 from .sampling_options import SamplingOptions
 from .shared_options import (
     IGNORE_EOS,
@@ -49,6 +50,7 @@ def speculative_simple(
     texts: LoopOptions,
     sampling: SamplingOptions,
     spec: SpecFlags,
+    overrides: OverrideOptions,
     voice: VoiceOptions,
 ) -> None:
     """The loop of speculative decoding, plain: core/simple.py is one page to read.
@@ -58,14 +60,14 @@ def speculative_simple(
     """
     limits = TextOptions(predict=texts.predict, ignore_eos=texts.ignore_eos)
     params = build_params(limits, sampling, ResultOptions())
-    speculation = build_spec(spec)
+    speculation, changes = build_spec(spec), overrides.values()
     text = prompts.read()
     output = voice.console()
     model, drafts = choose_model(models, output, spec), choose_drafts(spec, models, output)
     if texts.color and not output.has_colours:
         output.remark("--color shows nothing here: stdout is no terminal with colours")
     print_choice(models, model, output)
-    with open_runtime(model, place, output, speculation, drafts) as runtime:
+    with open_runtime(model, place, output, speculation, drafts, overrides=changes) as runtime:
         params = with_file_defaults(params, runtime)
         prompt = runtime.tokenizer.encode(text)
         loop = make_loop(runtime, output)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 from .backend import create_backend
 from .backend.cpu.threads import usable_threads
@@ -20,6 +21,7 @@ from .fitting import (
     warn_of_shorter_context,
 )
 from .gguf.checks import check_vocabulary
+from .gguf.overrides import Scalar, with_overrides
 from .gguf.reader import GgufFile, open_gguf
 from .model_names import find_model
 from .models import build_model
@@ -55,6 +57,7 @@ def load_runtime(  # noqa: PLR0913 - keyword options of the user
     mmproj: str | Path | None = None,
     image_min_tokens: int | None = None,
     image_max_tokens: int | None = None,
+    overrides: Mapping[str, Scalar] = MappingProxyType({}),
 ) -> Runtime:
     """Return a runtime of a GGUF file, checked and loaded. `core.load`.
 
@@ -65,7 +68,8 @@ def load_runtime(  # noqa: PLR0913 - keyword options of the user
     `draft` is the file of a draft model, an MTP head or another network, or several of them, one of
     each kind (None: networks beside the model's file; an empty list: none): none changes the text.
     `mmproj` is the file with the vision tower of a model that has one; an image then takes
-    `image_min_tokens` to `image_max_tokens` of the context.
+    `image_min_tokens` to `image_max_tokens` of the context. `overrides`: values of the file's keys
+    in place of its own.
     """
     vision = check_mmproj(mmproj, image_min_tokens, image_max_tokens)
     drafts = [draft] if isinstance(draft, str | Path) else None if draft is None else list(draft)
@@ -78,7 +82,10 @@ def load_runtime(  # noqa: PLR0913 - keyword options of the user
         if progress is not None:
             backend.report = progress
         try:
-            return _load(path, backend, n_ctx, spec, drafts, vision, threads)
+            return _load(
+                with_overrides(open_gguf(path), overrides),
+                backend, n_ctx, spec, drafts, vision, threads,
+            )  # fmt: skip
         except BaseException:
             backend.close()
             raise
@@ -101,7 +108,7 @@ def load_runtime(  # noqa: PLR0913 - keyword options of the user
 
 
 def _load(
-    path: str | Path,
+    file: GgufFile,
     backend: Backend,
     n_ctx: int | None,
     spec: SpecOptions,
@@ -109,7 +116,6 @@ def _load(
     vision: MmprojOptions | None,
     threads: int | None,
 ) -> Runtime:
-    file = open_gguf(path)
     check_vocabulary(file)
     encoder = None
     if vision is not None:  # first, so that what is left of the memory is the model's

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TypedDict
 
@@ -18,3 +18,4 @@ class LoadOptions(TypedDict, total=False):
     mmproj: str | Path | None  # the model's mmproj file, for prompts with images
     image_min_tokens: int | None  # of the context, for an image
     image_max_tokens: int | None
+    overrides: Mapping[str, bool | int | float | str]  # of keys of the file, for this load

@@ -81,6 +81,8 @@ llama-server -m m.gguf -mtp --draft 4
 llama-server --models-dir models --models-max 2 --no-models-autoload
 llama-server --models-preset presets.ini --models-autoload
 llama-server -m m.gguf --api-prefix /llm --reuse-port
+llama-server -m m.gguf --rope-scaling yarn --rope-scale 4 --yarn-orig-ctx 32768
+llama-cli -m m.gguf --override-kv tokenizer.ggml.add_bos_token=bool:false
 llama-server -m m.gguf --ignore-eos
 llama-server -m m.gguf --grammar 'root ::= "a"'
 llama-server -m m.gguf -j '{}'
@@ -94,9 +96,7 @@ llama-server -m m.gguf --reranking
 llama-server -m m.gguf --lora adapter.gguf
 llama-server -m m.gguf --rpc 10.0.0.2:50052
 llama-server -m m.gguf -ot "ffn_.*_exps=CPU"
-llama-server -m m.gguf --rope-scaling yarn --rope-scale 4 --yarn-orig-ctx 32768
 llama-server -m m.gguf --tools all
-llama-cli -m m.gguf --override-kv tokenizer.ggml.add_bos_token=bool:false
 llama-cli -m m.gguf -i
 llama-cli -m m.gguf --mmproj-url https://example.com/mmproj.gguf -p what
 llama-cli -m m.gguf --control-vector-layer-range 1 2

@@ -14,7 +14,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -141,6 +141,7 @@ def fake_load(  # noqa: PLR0913 - as the real one
     spec: SpecOptions | None = None,
     draft: Path | None = None,
     progress: Callable[[str, float], None] | None = None,
+    overrides: Mapping[str, Any] | None = None,
 ) -> Any:
     assert progress is not None
     progress("loading weights", 0.5)
