@@ -232,7 +232,6 @@ ROWS: Final[tuple[Row, ...]] = (
     *_refused("video and sound are not read", "C", "--audio --video FILE"),
     *_refused("requests have their images in them, as data URIs", "S", "--media-path DIR"),
     *_ours(lambda: ["--no-mmproj"], "SC", "--no-mmproj-auto"),
-    *_refused("/v1/embeddings gives vectors, whose products rank", "S", "--rerank --reranking"),
     # Text and chat.
     *_refused("requests have the field stop", "S", "--reverse-prompt -r TEXT"),
     *_refused("spec generate has it", "P",
@@ -360,6 +359,7 @@ ENVIRONMENT: Final[dict[str, str]] = {
         "TIMEOUT": "--timeout",
         "TAGS": "--tags",
         "POOLING": "--pooling",
+        "RERANKING": "--reranking",
         "KV_UNIFIED": "--kv-unified",
         "MMPROJ": "--mmproj",
         "IMAGE_MIN_TOKENS": "--image-min-tokens",

@@ -165,19 +165,22 @@ class CacheOptions:
 @flag_group("Embeddings")
 class EmbeddingOptions:
     embeddings: bool = flag("--embeddings --embedding", "Accepted, and always on.")
+    reranking: bool = flag(
+        "--reranking --rerank", "Accepted, and always on for models that are rerankers."
+    )
     pooling: str | None = flag(
-        "--pooling none|mean|cls|last",
+        "--pooling none|mean|cls|last|rank",
         "Rows that make a vector: all, their mean, the first, the last; as the file says, or the "
-        "mean.",
+        "mean. rank: no vectors, scores of documents at /rerank.",
     )
     embd_normalize: int = flag(
         "--embd-normalize N", "Length of vectors: -1: as they are, 0: for 16 bits, 2: 1.", 2, min=-1
     )
 
     def __post_init__(self) -> None:
-        if self.pooling not in (None, "none", "mean", "cls", "last"):
+        if self.pooling not in (None, "none", "mean", "cls", "last", "rank"):
             raise typer.BadParameter(
-                f"--pooling must be none, mean, cls or last, got {self.pooling!r}"
+                f"--pooling must be none, mean, cls, last or rank, got {self.pooling!r}"
             )
 
 

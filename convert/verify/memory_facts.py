@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 from ...core.errors import NextnError
 from ...core.gguf.printable import listing
 from ...core.models import ARCHITECTURES, survey_model
+from ...core.models.model_weights import is_no_part_of_text
 from ...core.state.sizes import PAGE_LEN, WINDOW, StateSizes
 from .gguf_facts import GgufFacts
 from .verdict import FileReport, MemoryFacts, Subject
@@ -57,7 +58,8 @@ def survey(facts: GgufFacts, report: FileReport) -> Survey | None:
 
 def _check_unused(facts: GgufFacts, found: Survey, report: FileReport) -> None:
     used, missing = found.weights.findings.used, found.weights.findings.missing
-    unused = [n for n in facts.file.tensors if n not in used and not n.endswith(".input_scale")]
+    names = facts.file.tensors
+    unused = [n for n in names if n not in used and not is_no_part_of_text(n, facts.file)]
     if unused and not missing and facts.n_nextn == len(facts.marked):
         report.problem(
             Subject.MODEL,

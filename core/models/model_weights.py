@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from .model import Model
 
 SHOWN = 6  # names listed in an error
+CLASSIFIER = "cls.output.weight"
+_RANK = 4  # llama.cpp's number of the pooling of a reranker
 INT_FORMATS = {"I32": "<i4", "I64": "<i8"}
 
 
@@ -290,13 +292,27 @@ class Weights:
         unused = [
             name
             for name in self.file.tensors
-            if name not in findings.used and not name.endswith(".input_scale")
+            if name not in findings.used and not is_no_part_of_text(name, self.file)
         ]
         if unused:
             raise ModelError(
                 f"{path}: architecture {self.file.metadata.architecture} does not use tensors "
                 f"{_listing(unused)}; leaving them out would change the text"
             )
+
+
+def is_no_part_of_text(name: str, file: GgufFile) -> bool:
+    """Whether a tensor may be left out without changing a text."""
+    return name.endswith(".input_scale") or (name == CLASSIFIER and is_reranker(file))
+
+
+def is_reranker(file: GgufFile) -> bool:
+    """Whether the file is a decoder with a row for "yes" and one for "no", which no text needs."""
+    classifier, meta = file.tensors.get(CLASSIFIER), file.metadata
+    if classifier is None or meta.architecture != "qwen3":
+        return False
+    n_embd = meta.int("embedding_length", 0)
+    return meta.int("pooling_type", 0) == _RANK and classifier.shape == (2, n_embd)
 
 
 def choose_rows(part: MatrixPart, rows: NDArray[np.integer[Any]]) -> MatrixPart:

@@ -96,14 +96,15 @@ async def _embed(service: Service, texts: Any, norm: int | None) -> Embedded:
     pooling = _pooling(service)
     if pooling == RANK:
         raise not_supported("a model that ranks")
-    vectors = [_pooled(await _rows(service, prompt), pooling) for prompt in prompts]
+    vectors = [_pooled(await read_rows(service, prompt), pooling) for prompt in prompts]
     power = service.settings.embd_normalize if norm is None else norm
     if pooling != NONE:
         vectors = [_normalised(vector, power) for vector in vectors]
     return Embedded(vectors, sum(map(len, prompts)))
 
 
-async def _rows(service: Service, tokens: list[int]) -> Vector:
+async def read_rows(service: Service, tokens: list[int]) -> Vector:
+    """Of each token, behind the last norm."""
     worker, found = service.worker, []
     async with service.reading:
         pieces = service.runtime.hidden_pieces(tokens)

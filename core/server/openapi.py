@@ -47,6 +47,9 @@ _INFILL: Final = Operation("Fills a gap", _MANY, bodies.InfillBody, _EVENTS)
 _RESPONSES: Final = "OpenAI's newer API; stores nothing"
 _LENGTH: Final = ("The length of the prompt", results.InputTokens)
 _ROWS: Final = Operation("The same in llama.cpp's form", list[Object], bodies.EmbeddingBody)
+_RERANK: Final = Operation(
+    "How well documents answer a query", Object | list[Object], bodies.RerankBody
+)
 _CHAT_LENGTH: Final = Operation(*_LENGTH, bodies.ChatBody)
 _OPERATIONS: Final = {
     "/health": _HEALTH,
@@ -82,6 +85,10 @@ _OPERATIONS: Final = {
     "/v1/embeddings": Operation("Vectors of texts", Object | list[Object], bodies.EmbeddingBody),
     "/embeddings": _ROWS,
     "/embedding": _ROWS,
+    "/rerank": _RERANK,
+    "/reranking": _RERANK,
+    "/v1/rerank": _RERANK,
+    "/v1/reranking": _RERANK,
     "/api/embed": Operation("Vectors, for Ollama's clients", Object, bodies.OllamaEmbedBody),
     "/api/embeddings": Operation("The same, of one text", Object, bodies.OllamaEmbedBody),
     "/api/chat": Operation("Ollama's chat", Object, bodies.OllamaChatBody, _LINES),

@@ -427,6 +427,15 @@ class EmbeddingBody(Body):
     user: Text = None
 
 
+class RerankBody(Body):
+    model: Text = None
+    query: Text = None
+    documents: Annotated[list[str], Meta(max_length=1000)] | None = None
+    texts: Annotated[list[str], Meta(max_length=1000, description="TEI's word")] | None = None
+    top_n: Annotated[int, Meta(ge=1)] | None = None
+    return_text: Flag = None
+
+
 class ResponsesBody(SharedBody):
     input: str | list[InputItem] | None = None
     instructions: Text = None

@@ -25,6 +25,7 @@ from . import (
     ollama_models,
     openapi,
     page,
+    rerank,
     responses,
     slot_actions,
     tokens,
@@ -72,6 +73,10 @@ ROUTES: Final = (
     ("/v1/embeddings", POST, embeddings.openai),
     ("/embeddings", POST, embeddings.native),
     ("/embedding", POST, embeddings.native),
+    ("/rerank", POST, rerank.rerank),
+    ("/reranking", POST, rerank.rerank),
+    ("/v1/rerank", POST, rerank.rerank),
+    ("/v1/reranking", POST, rerank.rerank),
     ("/api/embed", POST, embeddings.ollama),
     ("/api/embeddings", POST, embeddings.ollama),
     ("/api/version", GET, ollama_models.version),
@@ -82,8 +87,7 @@ ROUTES: Final = (
 PAGE: Final = (("/", GET, page.index), ("/ui/{name}", GET, page.part))
 # Clients try these: they learn that it is not their mistake.
 NOT_OFFERED: Final = (
-    "/rerank", "/reranking", "/v1/rerank",
-    "/v1/reranking", "/lora-adapters", "/v1/audio/transcriptions", "/v1/audio/speech",
+    "/lora-adapters", "/v1/audio/transcriptions", "/v1/audio/speech",
     "/api/pull", "/api/push", "/api/create", "/api/copy",
     "/v1/images/generations", "/v1/moderations", "/v1/fine_tuning/jobs", "/v1/batches", "/v1/files",
 )  # fmt: skip

@@ -140,7 +140,7 @@ MODEL = "[a]\nmodel = nano\n"
         (f"{MODEL}ctx-size = many\n", "[a]: invalid value for --ctx-size: "),
         (f"{MODEL}pinned = often\n", "line 3: pinned must be true or false, got 'often'"),
         (f"{MODEL}stop-timeout = x\n", "line 3: stop-timeout must be a number of seconds"),
-        (f"{MODEL}reranking = true\n", "[a]: --reranking is not supported"),
+        (f"{MODEL}lora = x.gguf\n", "[a]: --lora is not supported"),
         (f"{MODEL}spec-type = magic\n", "[a]: "),
         (f"{MODEL}alias = b\n[b]\nmodel = nano\n", "'b' is the name of two models, 'a' and 'b'"),
     ],

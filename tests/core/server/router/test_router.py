@@ -175,7 +175,8 @@ def shared() -> Iterator[RouterServer]:
         ("/completion", b'{"a":' + b"[" * 5000, 400, "the body nests deeper than 100"),
         ("/models/load", {"model": "x"}, 404, "model 'x' is not found"),
         ("/models/unload", {}, 400, "model name is missing from the request"),
-        ("/rerank", {"model": "a"}, 501, "/rerank is not supported by this server"),
+        ("/rerank", {"model": "a"}, 501, "reranking with this model"),
+        ("/lora-adapters", {}, 501, "/lora-adapters is not supported by this server"),
     ],
 )
 def test_requests_that_name_no_model(
