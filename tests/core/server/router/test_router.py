@@ -60,6 +60,41 @@ def test_hundreds_of_requests_that_switch_between_models() -> None:
         assert len(server.loaded()) <= 2
 
 
+def test_a_crowd_with_leavers_while_models_are_loaded_and_unloaded() -> None:
+    with router(*three(), n_models=2) as server:
+        expected = {name: text(server, name) for name in "abc"}
+
+        def act(seed: int) -> list[str]:
+            rng, wrong = random.Random(seed), []
+            for _ in range(25):
+                name, path = rng.choice("abc"), rng.choice(("load", "unload"))
+                match rng.choice(("change", "leave", "list", "ask", "ask", "ask", "ask")):
+                    case "change":  # refused where it is so already
+                        server.request("POST", f"/models/{path}", {"model": name})
+                    case "leave":
+                        leave(server, name, has_begun=path == "load")
+                    case "list":
+                        assert {*server.status()} == {*"abc"}
+                    case _ if (found := text(server, name)) != expected[name]:
+                        wrong.append(found)
+            return wrong
+
+        with ThreadPoolExecutor(12) as pool:
+            assert not any(pool.map(act, range(12)))
+        wait_until(lambda: not any(server.model(name).is_busy for name in "abc"))
+        assert sum(each.n_loads for each in server.sources) > 10
+
+
+def leave(server: RouterServer, name: str, *, has_begun: bool) -> None:
+    """Before or after the first event of a long text."""
+    if has_begun:
+        begin_stream(server, name).close()
+        return
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=HANGS_S)
+    connection.request("POST", "/completion", json.dumps({"model": name, "stream": True, **LONG}))
+    connection.close()
+
+
 def test_the_least_recently_used_goes() -> None:
     with router(*three(), n_models=2) as server:
         assert server.status() == dict.fromkeys("abc", "unloaded")
