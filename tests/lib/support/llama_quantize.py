@@ -15,7 +15,7 @@ from collections.abc import Mapping
 
 MIXTURES = ("Q4_0", "Q4_K_M", "Q8_0")
 # Never quantised, whatever the mixture; norms and biases have one dimension and need no word.
-FLOAT_STEMS = ("ssm_conv1d", "ffn_gate_inp.weight")
+FLOAT_STEMS = ("ssm_conv1d", "shortconv.conv.", "ssm_norm", "ssm_a", "ssm_d", "ffn_gate_inp.weight")
 
 
 def is_float(name: str, shape: tuple[int, ...]) -> bool:

@@ -21,7 +21,7 @@ from .llama_quantize import is_float, mixture_types
 from .random_shapes import QWEN35_800M, Shapes, Sizes, model_keys, tensor_shapes
 from .vocab import byte_characters
 
-__all__ = ["Sizes", "write_random", "write_random_qwen35"]
+__all__ = ["Shapes", "Sizes", "write_random", "write_random_qwen35", "write_shapes"]
 
 # Where the half-float scales of a block are, to be made small and finite.
 SCALES_AT = {
@@ -33,8 +33,14 @@ ROWS_AT_ONCE = 4096
 
 def write_random(path: Path, mixture: str, sizes: Sizes = QWEN35_800M, seed: int = 0) -> Path:
     """With the types that llama-quantize gives; `mixture` is one of its names."""
-    shapes = tensor_shapes(sizes)
-    return _write(path, sizes, shapes, mixture_types(shapes, mixture), seed)
+    return write_shapes(path, model_keys(sizes), tensor_shapes(sizes), mixture, sizes.n_vocab, seed)
+
+
+def write_shapes(
+    path: Path, metadata: dict[str, Any], shapes: Shapes, mixture: str, n_vocab: int, seed: int = 0
+) -> Path:
+    """Of any architecture."""
+    return _write(path, metadata, shapes, mixture_types(shapes, mixture), n_vocab, seed)
 
 
 def write_random_qwen35(path: Path, recipe: str, sizes: Sizes = QWEN35_800M, seed: int = 0) -> Path:
@@ -43,13 +49,20 @@ def write_random_qwen35(path: Path, recipe: str, sizes: Sizes = QWEN35_800M, see
         return write_random(path, recipe, sizes, seed)
     shapes = tensor_shapes(sizes)
     kinds = {name: "F32" if is_float(name, shape) else recipe for name, shape in shapes.items()}
-    return _write(path, sizes, shapes, kinds, seed)
+    return _write(path, model_keys(sizes), shapes, kinds, sizes.n_vocab, seed)
 
 
-def _write(path: Path, sizes: Sizes, shapes: Shapes, kinds: dict[str, str], seed: int) -> Path:
+def _write(
+    path: Path,
+    metadata: dict[str, Any],
+    shapes: Shapes,
+    kinds: dict[str, str],
+    n_vocab: int,
+    seed: int,
+) -> Path:
     rng = np.random.default_rng(seed)
     tensors = [_tensor(rng, name, shape, kinds[name]) for name, shape in shapes.items()]
-    write_gguf(path, model_keys(sizes) | vocabulary(sizes.n_vocab), tensors, overwrite=True)
+    write_gguf(path, metadata | vocabulary(n_vocab), tensors, overwrite=True)
     return path
 
 
