@@ -15,6 +15,7 @@ from .mathematics import F32X16, exp, one, reciprocal_sqrt, sigmoid, silu, softp
 from .pack import RowSet, pack_block
 from .recurrence import Recurrence
 from .row_kernels import norm_row
+from .sequence_part import without_smallest
 
 
 def write_delta(e: Emitter, s: DeltaKernelShape) -> None:
@@ -110,7 +111,7 @@ def _channel_decays(
     q, k, *places = (at.place(s, row, number) for number in (0, 1, 3, 4, 5))
     with e.range(0, 4 * s.head_dim, 4 * LANES) as i:
         wait = softplus(e, e.load(F32X16, source + i) + e.load(F32X16, bias + i))
-        decay = exp(e, rate * wait)
+        decay = without_smallest(e, exp(e, rate * wait))
         of_key, of_query = (decay * e.load(F32X16, x + i) for x in (k, q))
         for place, value in zip(places, (decay, of_key, of_query), strict=True):
             e.store(value, place + i)

@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from msgspec import Struct
 
 from ...step import KEPT_FACTORS
 from ..emit import I64, Emitter, Value
 from .attention_prep import StepWords
+from .mathematics import F32X16
+
+# Decays and waits below this count as 0. Products with them would soon be denormal numbers, which
+# take processors a hundred times as long, and are far below what the floats of a state can hold.
+SMALLEST: Final = 1e-20
+
+
+def without_smallest(e: Emitter, x: Value) -> Value:
+    """Of 16 numbers that are not negative."""
+    return (x < SMALLEST).select(e.const(F32X16, 0.0), x)
 
 
 class SequencePart(Struct, frozen=True):

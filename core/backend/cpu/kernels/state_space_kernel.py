@@ -16,7 +16,7 @@ from .convolution import VECTOR, Ring, convolve
 from .mathematics import F32X16, exp, one, silu, softplus
 from .row_kernels import copy_floats, each_vector, put_block
 from .row_norm import NormedRow, NormShape
-from .sequence_part import SequencePart
+from .sequence_part import SequencePart, without_smallest
 from .state_space_parts import ScanWords, StateSpaceShape
 from .state_space_scan import Scan
 
@@ -66,10 +66,19 @@ def write_scan(e: Emitter, s: StateSpaceShape) -> None:
 def _wait(e: Emitter, s: StateSpaceShape, words: list[Value], row: Value, head: Value) -> None:
     """softplus(dt + bias), and the decay that it makes."""
     dt = words[ScanWords.ROWS] + row * (4 * s.width) + 4 * (s.value_width + s.channels) + head * 4
-    wait = one(e, softplus, e.load(F32, dt) + e.load(F32, words[ScanWords.BIAS] + head * 4))
+    bias = e.load(F32, words[ScanWords.BIAS] + head * 4)
+    wait = one(e, _wait_of, e.load(F32, dt) + bias)
     to = words[ScanWords.WAITS] + (row * s.n_value_heads + head) * 8
     e.store(wait, to)
-    e.store(one(e, exp, e.load(F32, words[ScanWords.A] + head * 4) * wait), to + 4)
+    e.store(one(e, _decay_of, e.load(F32, words[ScanWords.A] + head * 4) * wait), to + 4)
+
+
+def _wait_of(e: Emitter, x: Value) -> Value:
+    return without_smallest(e, softplus(e, x))
+
+
+def _decay_of(e: Emitter, x: Value) -> Value:
+    return without_smallest(e, exp(e, x))
 
 
 def _gate(e: Emitter, s: StateSpaceShape, words: list[Value], row: Value, head: Value) -> None:
