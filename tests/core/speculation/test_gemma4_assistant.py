@@ -105,6 +105,24 @@ def test_numbers_are_those_of_the_formulas(family: str, n: int, tiny: Tiny, tmp_
         token = int(want.argmax())
 
 
+KINDS = {
+    "windowed alone": Kind(windowed=(True,)),
+    "whole alone": Kind(windowed=(False, False)),
+    "narrow window": Kind(window=3),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+def test_logits_of_all_kinds(kind: Kind, tiny: Tiny, tmp_path: Path) -> None:
+    made = tiny("gemma4")
+    written = write_assistant(tmp_path / "a.gguf", made.path, kind)
+    tokens = random_tokens(30, seed=3, n_vocab=N_VOCAB)
+    definition = Definition(written, TargetRows(made.hf, N_SHARED["gemma4"], tokens))
+    _, want = definition.draft(len(tokens), 3)
+    got = [logits for logits, _ in chained_rows(made.path, written, tokens)]
+    np.testing.assert_allclose(got, want, atol=1e-4, rtol=0)
+
+
 @pytest.mark.parametrize("family", N_SHARED)
 def test_the_formulas_are_those_of_transformers(family: str, tiny: Tiny, tmp_path: Path) -> None:
     """Whose rows see two cells more through a window of the same size."""
