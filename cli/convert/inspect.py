@@ -6,24 +6,29 @@ import json
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
-import typer
-
 from ...core.errors import ConfigError
 from ..console import Console
-from ..flags import SectionedCommand, argument, flag, flag_group, takes_flags
-from ..shared_options import VoiceOptions
-from .inspect_text import metadata_lines, report_lines, tensor_line
+from ..flags import argument, flag, flag_group, takes_flags
+from ..shared_options import PlaceOptions, VoiceOptions
+from .inspect_text import metadata_lines, tensor_line
+from .judging import (
+    VerdictCommand,
+    VerdictOptions,
+    Wanted,
+    failures_as_json,
+    give_verdict,
+    open_named,
+)
 from .writing import REVISION
 
 if TYPE_CHECKING:
     from ...convert.checkpoint import ModelCheckpoint
-    from ...convert.verify import FileReport, OpenedGguf
-    from ...core.speculation.drafter_results import DrafterResult
+    from ...convert.verify import OpenedGguf
 
 ALL = "*"
 
 
-class InspectCommand(SectionedCommand):
+class InspectCommand(VerdictCommand):
     """`--tensors` may stand without a pattern, which the parser has no notion of."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -51,12 +56,14 @@ class InspectOptions:
         "--target MODEL", "Say only whether FILE, a drafter, goes with this model."
     )
     run: bool = flag(
-        "--run", "With --draft or --target: load both, and measure what the drafter brings."
+        "--run",
+        "Read every number, and write a short text with each drafter and without; with --draft or "
+        "--target, measure what the drafter brings.",
     )
     revision: str | None = REVISION
 
 
-@flag_group("Output")
+@flag_group("Lists")
 class ListingOptions:
     tensors: str | None = flag(
         "--tensors [PATTERN]",
@@ -64,92 +71,41 @@ class ListingOptions:
         "contain this.",
     )
     metadata: bool = flag("--metadata", "List the keys of the metadata instead.")
-    json: bool = flag("--json", "One JSON object instead of text.")
 
 
 @takes_flags
-def inspect(what: InspectOptions, listings: ListingOptions, voice: VoiceOptions) -> None:
+def inspect(
+    what: InspectOptions,
+    options: VerdictOptions,
+    listings: ListingOptions,
+    place: PlaceOptions,
+    voice: VoiceOptions,
+) -> None:
     """Say what a model file is, which speculation it supports, and what is wrong with it.
 
-    Ends with 0 if the file is sound, and with 1 if something in it is broken.
+    Ends with 0 if nothing in the file is broken here, and with 1 otherwise.
 
     spec convert inspect Qwen3.6-27B-Q4_K_M.gguf
     """
     output = voice.console()
-    opened = _open(what.model, what.revision, output)
-    if what.draft is not None and what.target is not None:
-        raise ConfigError("give --draft to compare a drafter with MODEL, or --target, not both")
-    compares = what.draft is not None or what.target is not None
-    if (listings.tensors is not None or listings.metadata) and compares:
-        raise ConfigError("--draft and --target go with neither --tensors nor --metadata")
-    if listings.tensors is not None or listings.metadata:
-        _list(opened, listings, output)
+    if listings.tensors is None and not listings.metadata:
+        wanted = Wanted(what.model, what.draft, what.target, what.revision, what.run, what.run)
+        give_verdict(wanted, options, place, output)
         return
-    report = _examine(what, opened, output)
-    if listings.json:
-        output.line(json.dumps(report.json(), ensure_ascii=False))
-    else:
-        for line, style in report_lines(report, output.width):
-            output.text(line, style)
-            output.line("")
-    if not report.is_sound:
-        raise typer.Exit(1)
+    with failures_as_json(what.model, output, as_json=options.json):
+        if what.draft is not None or what.target is not None or what.run:
+            raise ConfigError("--draft, --target, --run: not with --tensors and --metadata")
+        opened = open_named(what.model, what.revision, output)
+        _list(opened, listings, output, as_json=options.json)
 
 
-def _examine(
-    what: InspectOptions, opened: OpenedGguf | ModelCheckpoint, output: Console
-) -> FileReport:
-    if what.run and what.draft is None and what.target is None:
-        raise ConfigError("--run measures a drafter: give --draft FILE, or --target MODEL for one")
-    named = what.draft if what.target is None else what.target
-    other = None if named is None else _open(named, None, output)
-    report = _compare(what, opened, other)
-    if what.run and report.is_sound:
-        report = _compare(what, opened, other, _measure(what, output))
-    return report
-
-
-def _compare(
-    what: InspectOptions,
+def _list(
     opened: OpenedGguf | ModelCheckpoint,
-    other: OpenedGguf | ModelCheckpoint | None,
-    measured: DrafterResult | None = None,
-) -> FileReport:
-    from ...convert.verify import examine, examine_pair
-
-    if what.target is not None and other is not None:
-        return examine_pair(opened, other, measured)
-    return examine(opened, other, measured=measured)
-
-
-def _measure(what: InspectOptions, output: Console) -> DrafterResult:
-    from ...core.load_runtime import load_runtime
-    from ...core.speculation.options import SpecOptions
-    from ...core.try_drafter import try_drafter
-
-    model, draft = what.model, what.draft
-    if what.target is not None:
-        model, draft = what.target, what.model
-    output.progress(f"loading {model}", 0.0)
-    with output.cleared(), load_runtime(model, "cpu", draft=draft, spec=SpecOptions()) as runtime:
-        output.progress("drafting two short texts", 0.0)
-        (loaded,) = runtime.draft_files
-        return try_drafter(runtime, loaded.drafter)
-
-
-def _open(where: str, revision: str | None, output: Console) -> OpenedGguf | ModelCheckpoint:
-    from ...convert.verify import open_anything
-    from ...core.model_names import find_model
-
-    # smollm2 and nano name what is installed.
-    if where and "/" not in where and "\\" not in where:
-        where = str(find_model(where))
-    output.progress(f"reading {where}", 0.0)  # which is seen of slow servers only
-    with output.cleared():
-        return open_anything(where, revision)
-
-
-def _list(opened: OpenedGguf | ModelCheckpoint, listings: ListingOptions, output: Console) -> None:
+    listings: ListingOptions,
+    output: Console,
+    *,
+    as_json: bool,
+) -> None:
     found: dict[str, Any] = {}
     if listings.tensors is not None:
         found["tensors"] = [
@@ -157,7 +113,7 @@ def _list(opened: OpenedGguf | ModelCheckpoint, listings: ListingOptions, output
         ]
     if listings.metadata:
         found["metadata"] = _metadata(opened)
-    if listings.json:
+    if as_json:
         output.line(json.dumps(found, ensure_ascii=False))
         return
     for entry in found.get("tensors", ()):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
@@ -12,19 +13,24 @@ from .writing import size
 if TYPE_CHECKING:
     from ...convert.verify.verdict import (
         FileReport,
+        Finding,
         ImageFacts,
         LayerCounts,
         MemoryFacts,
         TargetFacts,
         TemplateFacts,
         TokenizerFacts,
+        TrialFacts,
     )
     from ...core.models.drafters.training_record import TrainingRecord
 
 Line = tuple[str, str]  # text, style
 _PLAIN, _BOLD, _GREEN, _RED, _YELLOW = "", "1", "32", "31", "33"
 _LABEL: Final = 13
-_KINDS: Final = (("problem", _RED), ("warning", _YELLOW), ("note", _PLAIN))
+_KINDS: Final = (
+    ("broken", _RED), ("broken in llama.cpp", _YELLOW), ("suspicious", _YELLOW), ("note", _PLAIN),
+)  # fmt: skip
+SHOWN: Final = 10  # findings of one rule
 
 
 def report_lines(report: FileReport, width: int | None) -> Iterator[Line]:
@@ -40,15 +46,52 @@ def report_lines(report: FileReport, width: int | None) -> Iterator[Line]:
             yield from _row(f"{drafter.name:<6} {mark}", one_line(drafter.text), width, style)
             if drafter.command:
                 yield from _command(drafter.command)
+    yield from _trials(report, width)
     for kind, style in _KINDS:
         found = [finding for finding in report.findings if finding.severity == kind]
         if found:
             yield "", _PLAIN
-            yield f"{kind}s" if len(found) > 1 else kind, _BOLD
-        for finding in found:
-            yield from _row(finding.part, one_line(finding.text), width, style)
+            yield "notes" if kind == "note" and len(found) > 1 else kind, _BOLD
+        yield from _findings(found, width, style)
+
+
+def _findings(found: list[Finding], width: int | None, style: str) -> Iterator[Line]:
+    counts = Counter[str]()
+    for finding in found:
+        counts[finding.rule] += 1
+        if counts[finding.rule] <= SHOWN:
+            text = f"{one_line(finding.text)} [{finding.rule}]"
+            yield from _row(finding.part, text, width, style)
             if finding.fix:
                 yield from _command(finding.fix)
+    for rule, n in counts.items():
+        if n > SHOWN:
+            yield from _row("", f"and {n - SHOWN} more [{rule}]", width, style)
+
+
+def _trials(report: FileReport, width: int | None) -> Iterator[Line]:
+    if report.trials or report.not_tried:
+        yield "", _PLAIN
+        yield "trial runs", _BOLD
+    if report.not_tried:
+        yield from _row("none", report.not_tried, width)
+    for trial in report.trials:
+        yield from _row(trial.drafter, trial_line(trial), width)
+
+
+def trial_line(trial: TrialFacts) -> str:
+    drafts = "drafted nothing"
+    if trial.draft_n:
+        share = 100 * trial.draft_n_accepted / trial.draft_n
+        drafts = (
+            f"{trial.draft_n_accepted} of {trial.draft_n} drafted accepted ({share:.0f}%), "
+            f"{trial.mean_accept_len:.2f} per step"
+        )
+    same = "the same as without" if trial.lossless else "not the same as without"
+    return (
+        f"{trial.tokens} tokens, {same}; {drafts}; {trial.tokens_per_second:.1f} tokens/s, plain "
+        f"{trial.plain_tokens_per_second:.1f}"
+    )
 
 
 def tensor_line(entry: dict[str, Any]) -> str:
@@ -83,11 +126,16 @@ def _facts(report: FileReport) -> Iterator[tuple[str, str]]:
     if report.kind in ("model", "mtp-head", "checkpoint"):
         yield "template", _template(report.template)
     yield from _uses(report)
+    if report.numbers:
+        rate = report.numbers.bytes / max(report.numbers.seconds, 1e-9)
+        yield "numbers", f"all read: {size(report.numbers.bytes)} at {size(rate)}/s"
+    if report.ignored:
+        yield "ignored", f"broken rules that do not count: {', '.join(report.ignored)}"
     if report.becomes:
         sizes = ", ".join(f"{name} {size(n)}" for name, n in report.becomes.items())
         yield "as GGUF", sizes + (" (by spec convert hf)" if report.converts else "")
     if report.kind == "model" and not report.runs_here:
-        known = "attach, extract, detach, quantize, split, merge and check take it all the same"
+        known = "attach, extract, detach, quantize, split and merge take it all the same"
         yield "runs here", f"no, {report.architecture} is no architecture of spec; {known}"
 
 

@@ -12,7 +12,7 @@ from ..lazy_group import SETTINGS, Subcommand, group_of
 # in the order in which a model meets them
 COMMANDS: Final = {
     "inspect": Subcommand(
-        ".convert.inspect", "inspect", "What a file is, and whether it speculates.",
+        ".convert.inspect", "inspect", "What a file is, whether it speculates, what is wrong.",
         ".convert.inspect:InspectCommand",
     ),
     "hf": Subcommand(".convert.hf", "hf", "A checkpoint of safetensors to GGUF."),
@@ -31,7 +31,10 @@ COMMANDS: Final = {
     "measure": Subcommand(
         ".convert.measure", "measure", "What a file lost: perplexity, KL divergence, agreement."
     ),
-    "check": Subcommand(".convert.check", "check", "Numbers, rules and a trial run of a GGUF."),
+    "check": Subcommand(
+        ".convert.check", "check", "The same, of every number, with trial runs.",
+        ".convert.judging:VerdictCommand",
+    ),
 }  # fmt: skip
 app = typer.Typer(name="convert", cls=group_of(COMMANDS), **SETTINGS)
 

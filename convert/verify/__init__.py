@@ -1,13 +1,13 @@
 """What a model file is, what is wrong with it, and which speculation it supports: one verdict.
 
-`spec convert inspect` prints it; `spec convert check` adds a scan of all numbers and trial runs.
+`spec convert inspect` prints it, with `--run` after a scan of all numbers and trial runs.
 """
 
 from __future__ import annotations
 
 from msgspec.structs import replace
 
-from ...core.errors import ConfigError, ModelError
+from ...core.errors import ConfigError, ModelError, NextnError
 from ...core.gguf.reader import GgufFile
 from ...core.models.drafters.foreign_names import in_names_of_today
 from ...core.speculation.drafter_results import DrafterResult, ResultFile
@@ -17,35 +17,57 @@ from .gguf_facts import GgufFacts
 from .gguf_verdict import inspect_gguf
 from .opening import OpenedGguf, open_anything
 from .pairing import check_pair, judge_by_result
-from .verdict import FileReport, Subject
+from .scan import Scanned
+from .verdict import FileReport, ReadFacts, Subject
 
-__all__ = ["FileReport", "OpenedGguf", "examine", "examine_pair", "open_anything"]
+__all__ = [
+    "FileReport", "OpenedGguf", "add_scanned", "examine", "examine_pair", "open_anything",
+    "unreadable",
+]  # fmt: skip
 
 
 def examine(
     opened: OpenedGguf | ModelCheckpoint,
     draft: OpenedGguf | ModelCheckpoint | None = None,
     *,
-    was_scanned: bool = False,
+    scanned: Scanned | None = None,
     measured: DrafterResult | None = None,
 ) -> FileReport:
-    """The report on a file. `was_scanned`: `scan` has searched its numbers for NaN already.
-    `measured`: what `draft` has just brought."""
+    """The report on a file. `scanned`: what `scan` found in all of its numbers. `measured`: what
+    `draft` has just brought."""
     if isinstance(opened, ModelCheckpoint):
         if draft is not None:
             raise ConfigError("--draft is compared with a GGUF file, not with a checkpoint")
         return inspect_checkpoint(opened)
     file, written_for, fault = _in_names_of_today(opened.file)
-    report = inspect_gguf(replace(opened, file=file), was_scanned=was_scanned)
+    report = inspect_gguf(replace(opened, file=file), was_scanned=scanned is not None)
+    if scanned is not None:
+        report.numbers = ReadFacts(scanned.n_bytes, scanned.seconds)
+        add_scanned(scanned, report)
     if written_for:
-        report.refusal(_foreign(written_for))
+        report.add("drafter-names", Subject.LLAMA_CPP, _foreign(written_for))
     if fault:
-        report.problem(Subject.DRAFTER, fault)
+        report.add("drafter", Subject.DRAFTER, fault)
     if draft is not None:
         if isinstance(draft, ModelCheckpoint) or report.kind != "model":
             raise ConfigError("--draft compares one GGUF model with another")
         _add_pair(opened, draft, report, measured)
     return report
+
+
+def unreadable(label: str, error: NextnError) -> FileReport:
+    """The report on a file that cannot be opened."""
+    report = FileReport(label=label, kind="unreadable", what="it cannot be read", format="")
+    report.add("file-unreadable", Subject.MODEL, str(error).removeprefix(f"{label}: "))
+    return report
+
+
+def add_scanned(scanned: Scanned, report: FileReport, label: str = "") -> None:
+    """`label`: of another file than the one reported on."""
+    before = f"{label}: " if label else ""
+    for rule, faults in (("numbers", scanned.faults), ("numbers-zero", scanned.suspicious)):
+        for fault in faults:
+            report.add(rule, Subject.MODEL, f"{before}{fault}")
 
 
 def examine_pair(
@@ -81,9 +103,10 @@ def _add_pair(
     facts = GgufFacts(target.file, target.has_numbers)
     check_pair(facts, file, report, has_numbers=draft.has_numbers)
     if written_for:
-        report.refusal(f"{draft.file.label}: {_foreign(written_for)}")
+        text = f"{draft.file.label}: {_foreign(written_for)}"
+        report.add("drafter-names", Subject.LLAMA_CPP, text)
     if fault:
-        report.problem(Subject.DRAFTER, f"{draft.file.label}: {fault}")
+        report.add("drafter", Subject.DRAFTER, f"{draft.file.label}: {fault}")
     if measured is None and target.has_numbers and draft.has_numbers:
         measured = ResultFile(target.file, file).read()
     if measured is not None:

@@ -24,7 +24,7 @@ from .checkpoint_names import (
     trunk_layers,
 )
 from .draft_checkpoint import inspect_draft_checkpoint
-from .template_facts import describe_template
+from .template_facts import check_template, describe_template
 from .verdict import (
     DrafterVerdict,
     FileReport,
@@ -154,7 +154,8 @@ def _check(
     checkpoint: ModelCheckpoint, report: FileReport, trunk: Mapping[int, set[str]], n_trunk: int
 ) -> None:
     if checkpoint.absent:
-        report.problem(
+        report.add(
+            "checkpoint-files",
             Subject.MODEL,
             f"model.safetensors.index.json names {len(checkpoint.absent)} tensors that no file "
             f"has: {listing(list(checkpoint.absent), 6)}",
@@ -162,26 +163,29 @@ def _check(
         )
     absent = sorted(set(range(n_trunk)) - set(trunk))
     if trunk and absent:
-        report.problem(
+        report.add(
+            "checkpoint-tensor",
             Subject.MODEL,
             f"layers {listing([str(n) for n in absent])} of {n_trunk} have no tensors",
         )
     elif not trunk:
-        report.note(Subject.MODEL, "this is no whole model: of the layers only those of a head")
+        text = "this is no whole model: of the layers only those of a head"
+        report.add("checkpoint-part", Subject.MODEL, text)
     if report.tokenizer is None:
-        report.warning(
+        report.add(
+            "checkpoint-tokenizer",
             Subject.MODEL,
             "no tokenizer file: enough to attach a head from, not for spec convert hf",
         )
-    if report.template and report.template.error:
-        report.warning(Subject.MODEL, f"the chat template fails: {report.template.error}")
+    check_template(report)
 
 
 def _check_heads(checkpoint: ModelCheckpoint, report: FileReport, heads: list[HeadNames]) -> None:
     n_experts = report.layers.experts if report.layers else 0
     for n, head in enumerate(heads):
         if missing := head.missing(n_experts):
-            report.problem(
+            report.add(
+                "head-incomplete",
                 Subject.HEAD,
                 f"MTP layer {n} is incomplete: {listing(missing)}",
                 "fetch the files that model.safetensors.index.json names for it",
@@ -190,10 +194,11 @@ def _check_heads(checkpoint: ModelCheckpoint, report: FileReport, heads: list[He
         expected = (report.width, 2 * (report.width or 0))
         if stored is not None and report.width and stored.shape != expected:
             text = f"{stored.name} has shape {stored.shape}, expected {expected}"
-            report.problem(Subject.HEAD, text)
+            report.add("head-shape", Subject.HEAD, text)
     declared = declared_heads(checkpoint.config)
     if heads and declared and len(heads) != declared:
-        report.warning(
+        report.add(
+            "head-count",
             Subject.HEAD,
             f"the configuration says {declared} MTP layers, {len(heads)} are here",
         )
@@ -204,7 +209,7 @@ def _mtp(
 ) -> DrafterVerdict:
     place = quote(checkpoint.label)
     declared, arch = declared_heads(checkpoint.config), report.architecture
-    if report.has_problem(Subject.HEAD):
+    if report.has_broken(Subject.HEAD):
         return DrafterVerdict("mtp", False, "the head is broken, see below")
     if n_heads:
         noun = "head" if n_heads == 1 else f"{n_heads} heads"
@@ -219,7 +224,8 @@ def _mtp(
         return DrafterVerdict("mtp", False, text)
     if declared or family.always_has_head:
         why = f"the configuration says {declared}" if declared else f"{arch} comes with one"
-        report.warning(
+        report.add(
+            "head-dropped",
             Subject.HEAD,
             f"no MTP tensors, although {why}: they were dropped when this checkpoint was saved "
             "(transformers leaves them out)",

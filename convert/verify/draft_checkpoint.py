@@ -24,7 +24,9 @@ def inspect_draft_checkpoint(checkpoint: ModelCheckpoint) -> FileReport | None:
         layout = find_draft_layout(checkpoint)
     except ModelError as error:
         report = _describe(checkpoint, {}, "a checkpoint of a drafter")
-        report.warning(Subject.DRAFTER, str(error).removeprefix(f"{checkpoint.label}: "))
+        report.add(
+            "drafter-kind", Subject.DRAFTER, str(error).removeprefix(f"{checkpoint.label}: ")
+        )
         return report
     return None if layout is None else _inspect(checkpoint, layout)
 
@@ -36,7 +38,9 @@ def _inspect(checkpoint: ModelCheckpoint, layout: DraftLayout) -> FileReport:
         config: Mapping[str, Any] = draft_config(checkpoint.label, checkpoint.config).values
     except ModelError as error:
         report = _describe(checkpoint, {}, what)
-        report.problem(Subject.DRAFTER, str(error).removeprefix(f"{checkpoint.label}: "))
+        report.add(
+            "checkpoint-config", Subject.DRAFTER, str(error).removeprefix(f"{checkpoint.label}: ")
+        )
         return report
     report = _describe(checkpoint, config, what)
     report.architecture, report.converts = architecture, True

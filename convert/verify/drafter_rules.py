@@ -40,12 +40,14 @@ def examine_drafter(facts: GgufFacts, report: FileReport, *, was_scanned: bool) 
     try:
         report.training = read_training_record(facts.file)
     except ModelError as error:
-        report.warning(Subject.DRAFTER, str(error).removeprefix(f"{facts.file.label}: "))
+        report.add(
+            "drafter-record", Subject.DRAFTER, str(error).removeprefix(f"{facts.file.label}: ")
+        )
     check_numbers(facts, report, was_scanned=was_scanned)
     check_llama_cpp(facts, report)
     for fault in facts.faults:
         if not report.mentions(fault):
-            report.problem(Subject.DRAFTER, fault)
+            report.add("key-unreadable", Subject.DRAFTER, fault)
     report.drafters = [_verdict(facts, described, report)]
 
 
@@ -53,7 +55,7 @@ def _described(facts: GgufFacts, report: FileReport) -> DrafterDescription | Non
     try:
         return describe(facts.file)
     except ModelError as error:
-        report.problem(Subject.DRAFTER, str(error).removeprefix(f"{facts.file.label}: "))
+        report.add("drafter", Subject.DRAFTER, str(error).removeprefix(f"{facts.file.label}: "))
         return None
 
 
@@ -62,21 +64,28 @@ def report_faults(
 ) -> None:
     """`before` each text: the file's name, in a report on another."""
     found = find_tensor_faults(facts.file, described, has_numbers=facts.has_numbers)
-    for text in [*_texts(found), *found.misshapen.values(), *found.of_map, *described.complaints]:
-        report.problem(Subject.DRAFTER, before + text)
+    faults = {
+        "tensor-missing": _missing(found),
+        "tensor-unused": _unused(found),
+        "tensor-shape": list(found.misshapen.values()),
+        "drafter": [*found.of_map, *described.complaints],
+    }
+    for rule, text in ((rule, text) for rule, texts in faults.items() for text in texts):
+        report.add(rule, Subject.DRAFTER, before + text)
     for text in described.refusals:
-        report.refusal(before + text)
+        report.add("drafter-there", Subject.LLAMA_CPP, before + text)
     for text in described.remarks:
-        report.warning(Subject.LLAMA_CPP, before + text)
+        report.add("drafter-worse", Subject.LLAMA_CPP, before + text)
 
 
-def _texts(found: TensorFaults) -> list[str]:
-    texts = []
-    if found.missing:
-        texts.append(f"tensors are missing: {listing(found.missing)}")
-    if found.surplus and not found.missing:
-        texts.append(f"a drafter of this kind does not use {listing(found.surplus)}")
-    return texts
+def _missing(found: TensorFaults) -> list[str]:
+    return [f"tensors are missing: {listing(found.missing)}"] if found.missing else []
+
+
+def _unused(found: TensorFaults) -> list[str]:
+    if found.missing or not found.surplus:
+        return []
+    return [f"a drafter of this kind does not use {listing(found.surplus)}"]
 
 
 def _target_facts(described: DrafterDescription) -> TargetFacts:

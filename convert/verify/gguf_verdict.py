@@ -17,7 +17,7 @@ from .memory_facts import memory_of, survey
 from .mmproj_rules import examine_mmproj
 from .number_rules import check_numbers
 from .opening import OpenedGguf
-from .template_facts import template_facts, tokenizer_facts
+from .template_facts import check_template, template_facts, tokenizer_facts
 from .verdict import DrafterVerdict, FileReport, LayerCounts, Subject, count_types
 
 # general.file_type
@@ -46,10 +46,11 @@ def inspect_gguf(opened: OpenedGguf, *, was_scanned: bool = False) -> FileReport
         examine_mmproj(facts, report)
     else:
         for fault in facts.faults if facts.architecture else ():
-            report.warning(Subject.MODEL, fault)
+            report.add("key-odd", Subject.MODEL, fault)
     if not opened.has_numbers and (facts.marked or report.kind == "drafter"):
         part = Subject.HEAD if facts.marked else Subject.DRAFTER
-        report.note(part, "only headers were read: NaN and wrong norms are not looked for")
+        text = "only headers were read: NaN and wrong norms are not looked for"
+        report.add("headers-only", part, text)
     return report
 
 
@@ -105,8 +106,7 @@ def _examine(facts: GgufFacts, report: FileReport, *, is_head: bool, was_scanned
     check_tokens(facts, report)
     report.tokenizer = tokenizer_facts(facts.file.metadata, report)
     report.template = template_facts(facts.file.metadata)
-    if report.template and report.template.error:
-        report.warning(Subject.MODEL, f"the chat template fails: {report.template.error}")
+    check_template(report)
     check_keys(facts, report)
     has_head = check_head(facts, report)
     check_numbers(facts, report, was_scanned=was_scanned)
@@ -115,7 +115,7 @@ def _examine(facts: GgufFacts, report: FileReport, *, is_head: bool, was_scanned
     check_llama_cpp(facts, report)
     for fault in facts.faults:
         if not any(fault in finding.text for finding in report.findings):
-            report.problem(Subject.MODEL, fault)
+            report.add("key-unreadable", Subject.MODEL, fault)
     report.drafters = _drafters(facts, report, has_head=has_head, is_head=is_head)
 
 
@@ -137,12 +137,12 @@ def _drafters(
 ) -> list[DrafterVerdict]:
     path = quote(str(facts.file.path))
     if is_head:
-        works = not report.has_problem(Subject.HEAD)
+        works = not report.has_broken(Subject.HEAD)
         command = f"spec generate -m MODEL.gguf -md {path}"
         text = "drafts for its model, which is another file" if works else "see below"
         return [DrafterVerdict("mtp", works, text, command if works and report.runs_here else "")]
     found = [_mtp(facts, report, path, has_head=has_head)]
-    if report.runs_here and not report.has_problem(Subject.MODEL):
+    if report.runs_here and not report.has_broken(Subject.MODEL):
         found += [
             DrafterVerdict("ngram", True, "needs nothing of the file", f"spec generate -m {path}"),
             DrafterVerdict(
@@ -156,12 +156,12 @@ def _drafters(
 
 
 def _mtp(facts: GgufFacts, report: FileReport, path: str, *, has_head: bool) -> DrafterVerdict:
-    if has_head and report.has_problem(Subject.HEAD):
+    if has_head and report.has_broken(Subject.HEAD):
         return DrafterVerdict("mtp", False, "the head is broken, see below")
     if has_head:
         where = ", ".join(f"blk.{n}" for n in facts.marked)
         noun = "a complete head" if len(facts.marked) == 1 else "complete heads"
-        if report.runs_here and report.has_problem(Subject.MODEL):
+        if report.runs_here and report.has_broken(Subject.MODEL):
             return DrafterVerdict(
                 "mtp", True, f"{noun} in {where}; but the model is broken, see below"
             )

@@ -65,13 +65,15 @@ def _check_block(facts: GgufFacts, n: int, report: FileReport) -> None:
     if missing:
         names = [f"blk.{n}.{stem}{'' if stem.endswith('.bias') else '.weight'}" for stem in missing]
         noun = "a tensor is" if len(names) == 1 else f"{len(names)} tensors are"
-        report.problem(
+        report.add(
+            "head-incomplete",
             Subject.HEAD,
             f"the MTP head is incomplete: {noun} missing: {listing(names)}",
             how_to_attach(facts),
         )
     if "ssm_conv1d" in stems:
-        report.problem(Subject.HEAD, f"blk.{n} is recurrent (ssm_conv1d), which no MTP block is")
+        text = f"blk.{n} is recurrent (ssm_conv1d), which no MTP block is"
+        report.add("head-kind", Subject.HEAD, text)
 
 
 def _in_all_attention(facts: GgufFacts) -> list[str]:
@@ -97,7 +99,8 @@ def _check_shapes(facts: GgufFacts, report: FileReport) -> None:
             expected = None if tensor is None else _expected(facts, stem, width, rows)
             if tensor is not None and expected and without_ones(tensor.shape) not in expected:
                 wanted = " or ".join(str(shape) for shape in sorted(expected))
-                report.problem(
+                report.add(
+                    "head-shape",
                     Subject.HEAD,
                     f"{tensor.name} has shape {tensor.shape}, expected {wanted}: it is the head of "
                     "another model, or was written the wrong way round",
@@ -135,7 +138,8 @@ def _check_whole_file(facts: GgufFacts, report: FileReport) -> None:
     if "tokenizer.ggml.tokens" not in facts.file.metadata:
         lacks.append("the tokenizer")
     if lacks:
-        report.warning(
+        report.add(
+            "llama-key",
             Subject.LLAMA_CPP,
             f"{listing(lacks)} missing: spec borrows these from the model, llama.cpp needs them",
             f"spec convert extract MODEL.gguf -o {quote(facts.file.paths[0].name)}",
@@ -150,6 +154,7 @@ def _key_without_head(facts: GgufFacts, report: FileReport) -> None:
     )
     fix = how_to_attach(facts)
     if facts.family.bare_key_loads and facts.family.architecture:
-        report.warning(Subject.HEAD, text, fix)
+        report.add("head-dropped", Subject.HEAD, text, fix)
     else:
-        report.problem(Subject.HEAD, f"{text}; llama.cpp refuses it, or aborts when it drafts", fix)
+        text += "; llama.cpp refuses it, or aborts when it drafts"
+        report.add("head-key", Subject.HEAD, text, fix)

@@ -39,13 +39,14 @@ def check_tokens(facts: GgufFacts, report: FileReport) -> None:
     try:
         check_vocabulary(facts.file)
     except ModelError as error:
-        report.problem(Subject.MODEL, str(error).removeprefix(f"{facts.file.label}: "))
+        report.add("vocabulary", Subject.MODEL, str(error).removeprefix(f"{facts.file.label}: "))
 
 
 def _no_block_count(facts: GgufFacts, report: FileReport) -> None:
     if facts.blocks and facts.architecture and not facts.file.metadata.has("block_count"):
         n = max(facts.blocks) + 1
-        report.problem(Subject.MODEL, f"{facts.architecture}.block_count is missing; blk.0-{n - 1}")
+        text = f"{facts.architecture}.block_count is missing; blk.0-{n - 1}"
+        report.add("block-count", Subject.MODEL, text)
 
 
 def _check_blocks(facts: GgufFacts, n_blocks: int, report: FileReport) -> None:
@@ -55,7 +56,8 @@ def _check_blocks(facts: GgufFacts, n_blocks: int, report: FileReport) -> None:
     beyond = [n for n in facts.blocks if n >= n_blocks]
     if beyond:
         what = "MTP blocks count as well" if set(beyond) <= set(facts.marked) else "they are unused"
-        report.problem(
+        report.add(
+            "block-count",
             Subject.HEAD if set(beyond) & set(facts.marked) else Subject.MODEL,
             f"block_count is {n_blocks}, but there is blk.{ranges(beyond)}: {what}",
             f"block_count has to be {max(facts.blocks) + 1}; attach the head again" + _again(facts)
@@ -65,7 +67,8 @@ def _check_blocks(facts: GgufFacts, n_blocks: int, report: FileReport) -> None:
     absent = sorted(expected - set(facts.blocks))
     absent = [n for n in absent if n not in facts.head_blocks]  # `head_rules` reports these
     if absent and facts.blocks:
-        report.problem(
+        report.add(
+            "block-empty",
             Subject.MODEL,
             f"blk.{ranges(absent)} has no tensors, although block_count is {n_blocks}"
             + (", of them nextn_predict_layers " + str(facts.n_nextn) if facts.n_nextn else ""),
@@ -79,13 +82,15 @@ def _again(facts: GgufFacts) -> str:
 def _check_nextn_key(facts: GgufFacts, n_blocks: int, report: FileReport) -> None:
     n = facts.n_nextn
     if n >= n_blocks:
-        report.problem(
+        report.add(
+            "nextn-count",
             Subject.HEAD,
             f"nextn_predict_layers is {n}, but block_count, which counts them, {n_blocks}",
         )
         return
     if facts.marked and not n:
-        report.problem(
+        report.add(
+            "nextn-count",
             Subject.HEAD,
             f"blk.{ranges(facts.marked)} is an MTP head, but nextn_predict_layers is missing or 0: "
             "readers take it for a layer of the model",
@@ -93,7 +98,8 @@ def _check_nextn_key(facts: GgufFacts, n_blocks: int, report: FileReport) -> Non
     elif facts.marked and facts.head_blocks != facts.marked:
         wrong = [b for b in facts.marked if b not in facts.head_blocks and b < n_blocks]
         if wrong:
-            report.problem(
+            report.add(
+                "nextn-count",
                 Subject.HEAD,
                 f"MTP tensors are in blk.{ranges(facts.marked)}, but block_count {n_blocks} and "
                 f"nextn_predict_layers {n} say blk.{ranges(facts.head_blocks)}",
@@ -111,9 +117,9 @@ def _check_length(facts: GgufFacts, key: str, n_blocks: int, report: FileReport)
     if key == _SILENT:
         # K-EXAONE's own files are so: what lies behind the end is full attention.
         text += ", and readers take those left out for full attention, without a word"
-        report.warning(Subject.HEAD if n_nextn else Subject.MODEL, text)
+        report.add("window-pattern", Subject.HEAD if n_nextn else Subject.MODEL, text)
     else:
-        report.problem(Subject.HEAD if n_nextn else Subject.MODEL, text)
+        report.add("array-length", Subject.HEAD if n_nextn else Subject.MODEL, text)
 
 
 def _check_recurrent(facts: GgufFacts, report: FileReport) -> None:
@@ -122,7 +128,8 @@ def _check_recurrent(facts: GgufFacts, report: FileReport) -> None:
         return
     wrong = [n for n in facts.head_blocks if n < len(kinds) and kinds[n]]
     if wrong:
-        report.problem(
+        report.add(
+            "recurrent-layers",
             Subject.HEAD,
             f"attention.recurrent_layers says that blk.{ranges(wrong)} is recurrent: MTP blocks "
             "are attention",
@@ -132,7 +139,8 @@ def _check_recurrent(facts: GgufFacts, report: FileReport) -> None:
         known = n not in facts.head_blocks and {"attn_q", "ssm_conv1d"} & stems.get(n, set())
         if known and bool(is_recurrent) != ("ssm_conv1d" in stems[n]):
             said, seen = ("recurrent", "attention") if is_recurrent else ("attention", "recurrent")
-            report.problem(
+            report.add(
+                "recurrent-layers",
                 Subject.MODEL,
                 f"attention.recurrent_layers says that blk.{n} is {said}; its tensors are {seen}",
             )

@@ -38,32 +38,32 @@ def check_llama_cpp(facts: GgufFacts, report: FileReport) -> None:
     for usual in (*_REQUIRED, *(_RECURRENCE if facts.architecture in _HYBRIDS else ())):
         key = renamed.get(usual, usual)
         if not facts.file.metadata.has(key) and not report.mentions(key):
-            report.refusal(f"{facts.architecture}.{key} is missing: llama.cpp refuses the file")
-    for rule in _REFUSALS:
+            _refuse(report, "llama-key", f"{facts.architecture}.{key} is missing")
+    for name, rule in _REFUSALS:
         for text in rule(facts):
-            report.refusal(f"{text}: llama.cpp refuses the file")
-    for rule in _HINTS.get(facts.architecture, ()):
+            _refuse(report, name, text)
+    for name, rule in _HINTS.get(facts.architecture, ()):
         for text in rule(facts):
-            report.warning(Subject.LLAMA_CPP, text)
+            report.add(name, Subject.LLAMA_CPP, text)
     if facts.marked:
         _check_head(facts, report)
+
+
+def _refuse(report: FileReport, rule: str, text: str) -> None:
+    report.add(rule, Subject.LLAMA_CPP, f"{text}: llama.cpp refuses the file")
 
 
 def _check_head(facts: GgufFacts, report: FileReport) -> None:
     architecture, n = facts.architecture, facts.n_nextn
     if not facts.family.architecture:
-        report.warning(
-            Subject.LLAMA_CPP, f"llama.cpp knows no MTP head of architecture {architecture}"
-        )
+        text = f"llama.cpp knows no MTP head of architecture {architecture}"
+        report.add("llama-idle", Subject.LLAMA_CPP, text)
     elif not facts.family.in_llama_cpp:
-        report.warning(
-            Subject.LLAMA_CPP,
-            f"llama.cpp loads the head of {architecture}, but has no graph to run it",
-        )
+        text = f"llama.cpp loads the head of {architecture}, but has no graph to run it"
+        report.add("llama-idle", Subject.LLAMA_CPP, text)
     if facts.n_blocks and facts.family.most_heads < n < facts.n_blocks:
-        report.refusal(
-            f"{n} MTP blocks: llama.cpp runs {facts.family.most_heads} for {architecture}"
-        )
+        text = f"{n} MTP blocks: llama.cpp runs {facts.family.most_heads} for {architecture}"
+        report.add("llama-heads", Subject.LLAMA_CPP, text)
 
 
 # Refusals ----------------------------------------------------------------------------------------
@@ -171,11 +171,18 @@ def _gating_guess(facts: GgufFacts) -> Iterator[str]:
         )
 
 
-_REFUSALS: Final[tuple[Rule, ...]] = (
-    _rope_sections, _llama_rope, _gating, _output, _fused_qkv, _sinks, _vector_types, _vocabulary,
-)  # fmt: skip
-_HINTS: Final[dict[str, tuple[Rule, ...]]] = {
-    "deepseek2": (_mla_head, _gating_guess),
-    "deepseek32": (_gating_guess,),
-    "glm4moe": (_gating_guess,),
+_REFUSALS: Final[tuple[tuple[str, Rule], ...]] = (
+    ("llama-rope", _rope_sections),
+    ("llama-rope", _llama_rope),
+    ("llama-key", _gating),
+    ("llama-tensor", _output),
+    ("llama-tensor", _fused_qkv),
+    ("llama-tensor", _sinks),
+    ("llama-type", _vector_types),
+    ("llama-vocabulary", _vocabulary),
+)
+_HINTS: Final[dict[str, tuple[tuple[str, Rule], ...]]] = {
+    "deepseek2": (("llama-idle", _mla_head), ("llama-gating", _gating_guess)),
+    "deepseek32": (("llama-gating", _gating_guess),),
+    "glm4moe": (("llama-gating", _gating_guess),),
 }

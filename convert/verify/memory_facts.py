@@ -32,10 +32,10 @@ def survey(facts: GgufFacts, report: FileReport) -> Survey | None:
     except NextnError as error:
         text = str(error).removeprefix(f"{facts.file.label}: ")
         if not any(text in finding.text or finding.text in text for finding in report.findings):
-            report.problem(Subject.MODEL, text)
+            report.add("load-refused", Subject.MODEL, text)
         return None
     except (ArithmeticError, ValueError) as error:
-        report.problem(Subject.MODEL, f"the keys make no sense together: {error}")
+        report.add("load-refused", Subject.MODEL, f"the keys make no sense together: {error}")
         return None
     said = " ".join(finding.text for finding in report.findings)
     head = tuple(f"blk.{n}." for n in (*facts.marked, *facts.head_blocks))
@@ -47,11 +47,11 @@ def survey(facts: GgufFacts, report: FileReport) -> Survey | None:
     missing = [name for name in findings.missing if name not in said]
     for part in (Subject.HEAD, Subject.MODEL):
         names = [name for name in missing if part_of(name) is part]
-        if names and not (part is Subject.HEAD and report.has_problem(Subject.HEAD)):
-            report.problem(part, f"tensors are missing: {listing(names)}")
+        if names and not (part is Subject.HEAD and report.has_broken(Subject.HEAD)):
+            report.add("tensor-missing", part, f"tensors are missing: {listing(names)}")
     for text in findings.misshapen:
         if text.split(" ")[0] not in said:
-            report.problem(part_of(text), text)
+            report.add("tensor-shape", part_of(text), text)
     _check_unused(facts, found, report)
     return found
 
@@ -61,7 +61,8 @@ def _check_unused(facts: GgufFacts, found: Survey, report: FileReport) -> None:
     names = facts.file.tensors
     unused = [n for n in names if n not in used and not is_no_part_of_text(n, facts.file)]
     if unused and not missing and facts.n_nextn == len(facts.marked):
-        report.problem(
+        report.add(
+            "tensor-unused",
             Subject.MODEL,
             f"architecture {facts.architecture} does not use {listing(unused)}: leaving them out "
             "would change the text, so the file is not run",

@@ -22,7 +22,7 @@ def examine_mmproj(facts: GgufFacts, report: FileReport) -> None:
         name = projector_type(file)
         kind = find_projector(name, file.label)
     except NextnError as error:
-        report.note(Subject.MMPROJ, _own(error, file.label))
+        report.add("mmproj-kind", Subject.MMPROJ, _own(error, file.label))
         return
     try:
         sizes = TowerSizes.from_gguf(file, kind.merge_key)
@@ -32,13 +32,15 @@ def examine_mmproj(facts: GgufFacts, report: FileReport) -> None:
         kind(sizes, weights, None)
         row_width = kind.width_of(sizes, weights)
     except NextnError as error:
-        report.problem(Subject.MMPROJ, _own(error, file.label))
+        report.add("mmproj", Subject.MMPROJ, _own(error, file.label))
         return
     found = weights.findings
     if found.missing:
-        report.problem(Subject.MMPROJ, f"tensors are missing: {listing(found.missing)}")
+        report.add(
+            "tensor-missing", Subject.MMPROJ, f"tensors are missing: {listing(found.missing)}"
+        )
     for text in found.misshapen:
-        report.problem(Subject.MMPROJ, text)
+        report.add("tensor-shape", Subject.MMPROJ, text)
     report.runs_here = report.is_sound
     report.what = f"a vision tower ({name}), for --mmproj beside its model"
     report.images = ImageFacts(

@@ -1,7 +1,8 @@
 """What the numbers of a head give away: NaN, norms that were shifted once too often or too seldom,
 types that cost more than they give.
 
-Only vectors and the blocks of the head are read; `spec convert check` scans all tensors before.
+Only vectors and the blocks of the head are read. Where all tensors are wanted, `scan` reads them
+before.
 """
 
 from __future__ import annotations
@@ -57,14 +58,16 @@ def _check_types(facts: GgufFacts, report: FileReport) -> None:
     head = _head_tensors(facts)
     quantised = [t.name for t in facts.file.tensors.values() if _is_norm(t.name) and _is_odd(t)]
     if quantised:
-        report.problem(
+        report.add(
+            "norms-quantised",
             _part(facts) if set(quantised) <= {t.name for t in head} else Subject.MODEL,
             f"norms are quantised, which no reader expects: {listing(quantised)}",
         )
     matrices = [t for t in head if len(t.shape) > 1 and not _is_norm(t.name)]
     coarse = [f"{t.name} ({t.format.name})" for t in matrices if t.format.name in _COARSE]
     if coarse:
-        report.warning(
+        report.add(
+            "head-coarse",
             _part(facts),
             f"the {_noun(facts)} is stored too coarsely to guess well: {listing(coarse, 6)}",
             "" if facts.architecture in DRAFTERS else how_to_attach(facts) + " --type q8_0",
@@ -97,7 +100,8 @@ def _check_cost(facts: GgufFacts, matrices: list[Tensor], report: FileReport) ->
     if n and wide and 8 * rest / n < 10 and n_bytes > 0.02 * rest:
         kinds = "/".join(sorted({t.format.name for t in wide}))
         saved = n_bytes - sum(t.n_elements for t in wide) * 34 // 32
-        report.warning(
+        report.add(
+            "head-floats",
             Subject.HEAD,
             f"the head's matrices are {kinds} beside a quantised model: each drafted token reads "
             f"{n_bytes / 1e6:.0f} MB, of which Q8_0 would save {saved / 1e6:.0f}",
@@ -115,7 +119,8 @@ def _check_finite(facts: GgufFacts, report: FileReport) -> None:
         for tensor in sorted(tensors, key=lambda tensor: tensor.n_bytes):
             left -= tensor.n_bytes
             if left < 0:
-                report.note(
+                report.add(
+                    "numbers-unread",
                     part,
                     f"a part of the {_noun(facts)} was not searched for NaN: it is very large",
                 )
@@ -126,7 +131,7 @@ def _check_finite(facts: GgufFacts, report: FileReport) -> None:
                 bad.append(f"{tensor.name} {fault.what}")
         if bad:
             fix = how_to_attach(facts) if part is Subject.HEAD else "convert it again"
-            report.problem(part, f"damaged numbers: {listing(bad)}", fix)
+            report.add("numbers", part, f"damaged numbers: {listing(bad)}", fix)
 
 
 def _check_decay(facts: GgufFacts, report: FileReport) -> None:
@@ -135,7 +140,7 @@ def _check_decay(facts: GgufFacts, report: FileReport) -> None:
             values = tensor.floats()
             if np.isfinite(values).all() and (values > 0).any():
                 text = f"{name} has a positive value: it is to hold -exp(A_log)"
-                report.problem(Subject.MODEL, text, "convert the model again")
+                report.add("decay", Subject.MODEL, text, "convert the model again")
 
 
 def _check_norms(facts: GgufFacts, report: FileReport) -> None:
@@ -157,14 +162,16 @@ def _check_norms(facts: GgufFacts, report: FileReport) -> None:
     if low and facts.family.shifted_norms:
         # Half of a norm below zero is no accident; a median alone may be.
         sure = any(norm.negative > 0.2 for norm in low)
-        (report.problem if sure else report.warning)(
+        report.add(
+            "head-norms" if sure else "head-norms-low",
             Subject.HEAD,
             "norms of the head are not shifted by one, as those of the model are (median "
             f"{usual.middle:.2f}): {_medians(low)}",
             how_to_attach(facts),
         )
     if len(high) > 1:
-        report.warning(
+        report.add(
+            "head-norms-high",
             Subject.HEAD,
             "norms of the head are larger by one than those of the model (median "
             f"{usual.middle:.2f}), as if shifted once too often: {_medians(high)}",
@@ -180,7 +187,8 @@ def _check_trunk_norms(trunk: dict[str, list[_Norm]], report: FileReport) -> Non
     every = [norm for norms in trunk.values() for norm in norms]
     low = [norm for norm in every if norm.negative > 0.2 and abs(norm.middle) < 0.5]
     if every and len(low) > len(every) // 2:
-        report.problem(
+        report.add(
+            "norms",
             Subject.MODEL,
             f"the norms of the model are around {np.median([n.middle for n in low]):.2f}, with "
             "negative ones: the converter forgot to add one to them",
@@ -239,7 +247,8 @@ def _check_copies(facts: GgufFacts, report: FileReport) -> None:
         ]
         if copies and original:
             size = sum(copy.n_bytes for copy in copies) / 1e6
-            report.note(
+            report.add(
+                "head-copies",
                 Subject.HEAD,
                 f"nextn.{stem} is a copy of {original.name}: {size:.0f} MB that the head could "
                 "share",

@@ -20,7 +20,8 @@ from .drafter_rules import report_faults
 from .gguf_facts import GgufFacts
 from .head_rules import check_head
 from .memory_facts import memory_of_networks
-from .verdict import DrafterVerdict, FileReport, Severity, Subject
+from .rules import Severity
+from .verdict import DrafterVerdict, FileReport, Subject
 
 
 def check_pair(facts: GgufFacts, draft: GgufFile, report: FileReport, *, has_numbers: bool) -> None:
@@ -43,7 +44,8 @@ def judge_by_result(report: FileReport, result: DrafterResult) -> None:
             text = f"{verdict.text}; what it brings is not measured yet (--run)"
         elif result.is_poor:
             text = f"{verdict.text}; it drafts badly: measured {result.describe()}"
-            report.warning(
+            report.add(
+                "pair-poor",
                 Subject.DRAFTER,
                 f"{result.accepted} of {result.drafted} drafted tokens were accepted: it was made "
                 "for other weights or other texts",
@@ -56,23 +58,25 @@ def judge_by_result(report: FileReport, result: DrafterResult) -> None:
 def _check_head_file(facts: GgufFacts, head: GgufFacts, command: str, report: FileReport) -> None:
     label, before = head.file.label, len(report.findings)
     if head.architecture != facts.architecture:
-        report.problem(
+        report.add(
+            "pair",
             Subject.HEAD,
             f"{label} is a head of {head.architecture}, the model is {facts.architecture}",
         )
     for key in ("embedding_length", "vocab_size"):
         ours, theirs = facts.whole(key), head.whole(key)
         if ours and theirs and ours != theirs:
-            report.problem(Subject.HEAD, f"{label}: {key} is {theirs}, the model's {ours}")
+            report.add("pair", Subject.HEAD, f"{label}: {key} is {theirs}, the model's {ours}")
     if len(facts.trunk_blocks) != min(head.marked):
-        report.warning(
+        report.add(
+            "pair-layers",
             Subject.HEAD,
             f"{label} is the head behind {min(head.marked)} layers, the model has "
             f"{len(facts.trunk_blocks)}",
         )
     check_head(head, report)
     if difference := _difference(facts, head):
-        report.problem(Subject.HEAD, f"{label} belongs to another model: {difference}")
+        report.add("pair", Subject.HEAD, f"{label} belongs to another model: {difference}")
     works = all(finding.part is not Subject.HEAD for finding in report.findings[before:])
     text = "the head does not go with this model"
     if works:
@@ -85,9 +89,9 @@ def _check_head_file(facts: GgufFacts, head: GgufFacts, command: str, report: Fi
 def _check_drafter(facts: GgufFacts, other: GgufFacts, command: str, report: FileReport) -> None:
     name, label, before = other.architecture, other.file.label, len(report.findings)
     for text in _drafter_faults(facts, other, report):
-        report.problem(Subject.DRAFTER, f"{label}: {text}")
+        report.add("pair", Subject.DRAFTER, f"{label}: {text}")
     found = report.findings[before:]
-    goes = all(finding.severity is not Severity.PROBLEM for finding in found)
+    goes = all(finding.severity is not Severity.BROKEN for finding in found)
     text = "goes with this model" if goes else "does not go with this model"
     if goes and name not in NETWORKS:
         text += f", but {name} is not run here; llama.cpp runs it"
@@ -112,7 +116,7 @@ def _drafter_faults(facts: GgufFacts, other: GgufFacts, report: FileReport) -> l
         if difference := _difference(facts, other):
             faults.append(f"it belongs to another model: {difference}")
         is_run = other.architecture in NETWORKS and facts.architecture in ARCHITECTURES
-        if not faults and is_run and not report.has_problem(Subject.DRAFTER):
+        if not faults and is_run and not report.has_broken(Subject.DRAFTER):
             plan_networks(survey_model(facts.file).model, other.file)
     except NextnError as error:
         return [str(error).removeprefix(f"{label}: ")]
@@ -156,7 +160,7 @@ def _shared_head_faults(facts: GgufFacts, other: GgufFacts) -> list[str]:
 def _check_model(facts: GgufFacts, other: GgufFacts, command: str, report: FileReport) -> None:
     label = other.file.label
     if "tokenizer.ggml.tokens" not in other.file.metadata or not other.has("token_embd.weight"):
-        report.problem(Subject.MODEL, f"{label} is no model: it cannot draft")
+        report.add("pair", Subject.MODEL, f"{label} is no model: it cannot draft")
         report.drafters.append(DrafterVerdict("draft", False, f"{label} cannot draft"))
         return
     n_ours, n_theirs = _size(facts), _size(other)
@@ -165,12 +169,14 @@ def _check_model(facts: GgufFacts, other: GgufFacts, command: str, report: FileR
         text = (
             f"{label}: {difference}; drafts are translated by way of their text, which costs some"
         )
-        report.warning(
+        report.add(
+            "pair-translated",
             Subject.LLAMA_CPP,
             f"{label}: llama.cpp drafts with it only by translation ({difference})",
         )
     if n_theirs * 3 > n_ours:
-        report.warning(
+        report.add(
+            "pair-large",
             Subject.MODEL,
             f"{label} has {n_theirs / 1e6:.0f} MB, the model {n_ours / 1e6:.0f}: a draft "
             "model that large is slower than none; take one of a tenth",

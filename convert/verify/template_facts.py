@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from ...core.errors import NextnError
 from ...core.gguf.metadata import Metadata
@@ -26,6 +26,10 @@ _TOOLS: Final = [
     }
 ]
 _USER: Final = [{"role": "user", "content": "hello"}]
+_LAST: Final = "probe of the last message"
+_TWO_TURNS: Final = [
+    *_USER, {"role": "assistant", "content": "hi"}, {"role": "user", "content": _LAST},
+]  # fmt: skip
 _SYSTEM: Final = [{"role": "system", "content": "probe-of-system"}, *_USER]
 _SWITCHES: Final[tuple[tuple[str, object, object], ...]] = (
     ("enable_thinking", False, True),
@@ -43,7 +47,7 @@ def tokenizer_facts(metadata: Metadata, report: FileReport) -> TokenizerFacts | 
     try:
         tokenizer = load_tokenizer(metadata)
     except NextnError as error:
-        report.problem(Subject.MODEL, f"the tokenizer cannot be used: {error}")
+        report.add("tokenizer", Subject.MODEL, f"the tokenizer cannot be used: {error}")
         return None
     bos, eos = tokenizer.bos_id, tokenizer.eos_id
     return TokenizerFacts(
@@ -63,13 +67,22 @@ def template_facts(metadata: Metadata) -> TemplateFacts | None:
     return describe_template(source, tuple(names))
 
 
+def check_template(report: FileReport) -> None:
+    """What is wrong with it, if there is one."""
+    if (found := report.template) is not None and found.error:
+        report.add(found.fault, Subject.CHAT, found.error)
+
+
 def describe_template(source: str, names: tuple[str, ...] = ()) -> TemplateFacts:
     template = ChatTemplate(source)
     size = len(source)
     try:
         plain = _render(template, _USER)
     except NextnError as error:
-        return TemplateFacts(size, names=names, error=str(error))
+        text = f"the chat template ({_KEY}) fails: {error}"
+        return TemplateFacts(size, names=names, error=text, fault="template")
+    if (wrong := _of_two_turns(template)) is not None:
+        return TemplateFacts(size, names=names, error=wrong.text, fault=wrong.rule)
     return TemplateFacts(
         size,
         tools=_TOOL in _tried(template, _USER, tools=_TOOLS),
@@ -77,6 +90,22 @@ def describe_template(source: str, names: tuple[str, ...] = ()) -> TemplateFacts
         thinking=_thinking(template, source, plain),
         names=names,
     )
+
+
+class _Wrong(NamedTuple):
+    rule: str
+    text: str
+
+
+def _of_two_turns(template: ChatTemplate) -> _Wrong | None:
+    """Whatever else a template does, the last message is in the prompt."""
+    try:
+        text = _render(template, _TWO_TURNS)
+    except NextnError as error:
+        return _Wrong("template-turns", f"the chat template ({_KEY}) fails at two turns: {error}")
+    if _LAST not in text:
+        return _Wrong("template-message", f"the chat template ({_KEY}) loses the last message")
+    return None
 
 
 def _thinking(template: ChatTemplate, source: str, plain: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Final
 
 from msgspec import Struct
 
@@ -12,6 +12,7 @@ from ...core.generation import NO_TOKEN, GenerateParams, Stats
 from ...core.runtime import Runtime
 from ...core.sampling.params import SamplingParams
 from ...core.speculation.options import AUTO, NgramModSizes, SpecOptions
+from .verdict import TrialFacts
 
 N_TOKENS: Final = 48
 # Repeats itself, for n-grams to have something to find.
@@ -31,23 +32,19 @@ class Trial(Struct, frozen=True):
     plain: Stats
 
     @property
-    def is_hopeless(self) -> bool:
-        """So many drafts and nothing accepted: random weights, or a head of another model."""
-        return self.stats.draft_n >= 30 and not self.stats.draft_n_accepted
-
-    def as_json(self) -> dict[str, Any]:
+    def facts(self) -> TrialFacts:
         found = self.verdict.difference
-        return {
-            "drafter": self.drafter,
-            "lossless": self.verdict.is_lossless,
-            "first_difference": None if found is None else found.place,
-            "tokens": self.stats.predicted_n,
-            "draft_n": self.stats.draft_n,
-            "draft_n_accepted": self.stats.draft_n_accepted,
-            "mean_accept_len": self.stats.mean_accept_len,
-            "tokens_per_second": self.stats.predicted_per_second,
-            "plain_tokens_per_second": self.plain.predicted_per_second,
-        }
+        return TrialFacts(
+            self.drafter,
+            self.verdict.is_lossless,
+            None if found is None else found.place,
+            self.stats.predicted_n,
+            self.stats.draft_n,
+            self.stats.draft_n_accepted,
+            self.stats.mean_accept_len,
+            self.stats.predicted_per_second,
+            self.plain.predicted_per_second,
+        )
 
 
 def trials(runtime: Runtime, n_tokens: int = N_TOKENS) -> Iterator[Trial]:

@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable
 from enum import StrEnum
-from typing import Any
+from typing import Any, Final
 
 from msgspec import Struct, field, to_builtins
 
 from ...core.models.drafters.training_record import TrainingRecord
-
-
-class Severity(StrEnum):
-    PROBLEM = "problem"  # something is broken
-    WARNING = "warning"  # it runs, but not as it should, or not everywhere
-    NOTE = "note"
+from .rules import RULES, Severity
 
 
 class Subject(StrEnum):
     """The part of a file, or the reader, that a finding is about."""
 
     MODEL = "model"
+    CHAT = "chat"
     HEAD = "mtp"
     DRAFTER = "drafter"
     MMPROJ = "mmproj"
@@ -29,11 +26,23 @@ class Subject(StrEnum):
 
 
 class Finding(Struct, frozen=True):
+    rule: str  # a name in `RULES`
     severity: Severity
     part: Subject
     text: str
     fix: str = ""  # a command, or what to do
+    at: tuple[str, ...] = ()  # the tensors and keys that `text` names
     breaks_llama_cpp: bool = False  # which refuses the file, or aborts with it
+
+
+# Words that are names: with dots, or with underscores, but no paths and files.
+_NAMES: Final = re.compile(r"(?<![\w/.-])[A-Za-z]\w*(?:[_.-][A-Za-z0-9]\w*)*(?![\w/])")
+_NO_NAMES: Final = re.compile(r"\.(cpp|json|jinja|md|gguf|safetensors|pt)$")
+
+
+def names_in(text: str) -> tuple[str, ...]:
+    words = (word for word in _NAMES.findall(text) if "." in word or "_" in word)
+    return tuple(dict.fromkeys(word for word in words if not _NO_NAMES.search(word)))
 
 
 class TypeCount(Struct, frozen=True):
@@ -76,6 +85,7 @@ class TemplateFacts(Struct, frozen=True):
     thinking: str = ""  # "": no; "always"; else the switch, enable_thinking for one
     names: tuple[str, ...] = ()  # of further templates
     error: str = ""
+    fault: str = ""  # the rule that it breaks
 
 
 class MemoryFacts(Struct, frozen=True):
@@ -122,6 +132,32 @@ class DrafterVerdict(Struct, frozen=True):
     command: str = ""
 
 
+class ReadFacts(Struct, frozen=True):
+    """Numbers that were all looked at."""
+
+    bytes: int
+    seconds: float
+
+
+class TrialFacts(Struct, frozen=True):
+    """A short text written with a drafter, and again without."""
+
+    drafter: str  # auto: all of them, under the policy
+    lossless: bool
+    first_difference: int | None  # place of the token
+    tokens: int
+    draft_n: int
+    draft_n_accepted: int
+    mean_accept_len: float
+    tokens_per_second: float
+    plain_tokens_per_second: float
+
+    @property
+    def is_hopeless(self) -> bool:
+        """So many drafts and nothing accepted: random weights, or a head of another model."""
+        return self.draft_n >= 30 and not self.draft_n_accepted
+
+
 class FileReport(Struct):
     label: str
     kind: str  # model, mtp-head, drafter, checkpoint, drafter-checkpoint, adapter, imatrix, ...
@@ -151,50 +187,57 @@ class FileReport(Struct):
     becomes: dict[str, int] = field(default_factory=dict)  # recipe: bytes of the GGUF
     drafters: list[DrafterVerdict] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
+    numbers: ReadFacts | None = None  # where all of them were read
+    trials: list[TrialFacts] = field(default_factory=list)
+    not_tried: str = ""  # why nothing was run, where that was wanted
+    ignored: list[str] = field(default_factory=list)  # rules that were broken and are not counted
 
     @property
     def is_sound(self) -> bool:
-        return all(finding.severity is not Severity.PROBLEM for finding in self.findings)
+        """Whether nothing is broken here."""
+        return not self.of(Severity.BROKEN)
+
+    @property
+    def loads_in_llama_cpp(self) -> bool:
+        """As far as rules know it."""
+        return not any(finding.breaks_llama_cpp for finding in self.findings)
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether there are notes at most."""
+        return all(finding.severity is Severity.NOTE for finding in self.findings)
 
     @property
     def broken(self) -> list[str]:
-        """The problems, and the findings that llama.cpp does not load or run the file with."""
-        return [f.text for f in self.findings if _is_broken(f)]
+        """What is broken, here or in llama.cpp."""
+        return self.of(Severity.BROKEN) + self.of(Severity.LLAMA_CPP)
 
     @property
     def suspicions(self) -> list[str]:
-        """The other warnings."""
-        return [
-            f.text
-            for f in self.findings
-            if f.severity is Severity.WARNING and not f.breaks_llama_cpp
-        ]
+        return self.of(Severity.SUSPICIOUS)
 
-    def problem(self, part: Subject, text: str, fix: str = "") -> None:
-        self.findings.append(Finding(Severity.PROBLEM, part, text, fix))
+    def of(self, severity: Severity) -> list[str]:
+        """Texts of findings."""
+        return [f.text for f in self.findings if f.severity is severity]
 
-    def warning(self, part: Subject, text: str, fix: str = "") -> None:
-        self.findings.append(Finding(Severity.WARNING, part, text, fix))
+    def add(self, rule: str, part: Subject, text: str, fix: str = "") -> None:
+        """A finding of a rule. `text` names tensors and keys as they are in the file."""
+        how = RULES[rule]
+        stops = how.stops_llama_cpp or how.severity is Severity.LLAMA_CPP
+        self.findings.append(Finding(rule, how.severity, part, text, fix, names_in(text), stops))
 
-    def refusal(self, text: str) -> None:
-        """Note what runs here, and not in llama.cpp."""
-        self.findings.append(
-            Finding(Severity.WARNING, Subject.LLAMA_CPP, text, breaks_llama_cpp=True)
-        )
-
-    def note(self, part: Subject, text: str, fix: str = "") -> None:
-        self.findings.append(Finding(Severity.NOTE, part, text, fix))
+    def ignore(self, rules: Iterable[str]) -> None:
+        """Take what these rules found out of the verdict."""
+        names = frozenset(rules)
+        self.ignored = sorted({f.rule for f in self.findings if f.rule in names})
+        self.findings = [f for f in self.findings if f.rule not in names]
 
     def mentions(self, text: str) -> bool:
         return any(text in finding.text for finding in self.findings)
 
-    def has_problem(self, part: Subject) -> bool:
-        return any(f.severity is Severity.PROBLEM and f.part is part for f in self.findings)
+    def has_broken(self, part: Subject) -> bool:
+        return any(f.severity is Severity.BROKEN and f.part is part for f in self.findings)
 
     def json(self) -> dict[str, Any]:
         record: dict[str, Any] = to_builtins(self)
-        return {"sound": self.is_sound} | record
-
-
-def _is_broken(finding: Finding) -> bool:
-    return finding.severity is Severity.PROBLEM or finding.breaks_llama_cpp
+        return {"sound": self.is_sound, "llama_cpp": self.loads_in_llama_cpp} | record

@@ -29,31 +29,37 @@ def test_the_bundled_model(capsys: Capture) -> None:
     assert check(str(nano.path())) == 0
     shown = capsys.readouterr()
     lines = shown.out.splitlines()
-    assert lines[0].endswith("qwen35, 7.5 M parameters in 96 tensors")
-    assert "8.06 MB without NaN, infinity or absurd scales" in lines[1]
-    assert lines[2].endswith("what llama.cpp requires of qwen35 holds")
-    assert [line.split()[0] for line in lines[3:]] == ["ngram-mod", "mtp", "auto", "result"]
-    for line in lines[3:6]:
+    assert lines[0].endswith("a model of architecture qwen35")
+    (read,) = [line for line in lines if line.startswith("  numbers")]
+    assert "all read: 8.06 MB at " in read
+    at = lines.index("trial runs")
+    assert [line.split()[0] for line in lines[at + 1 :]] == ["ngram-mod", "mtp", "auto"]
+    for line in lines[at + 1 :]:
         assert "48 tokens, the same as without; " in line
-    assert "drafted accepted" in lines[4]
+    assert "drafted accepted" in lines[at + 2]
     assert shown.err == ""
 
 
-def test_json(tiny: Tiny, capsys: Capture) -> None:
-    assert check(str(tiny("qwen35", mtp=True).path), "--json", "-n", "12") == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["sound"] is True
-    assert found["failed"] == []
-    assert [trial["drafter"] for trial in found["trials"]] == ["ngram-mod", "mtp", "auto"]
-    assert all(trial["lossless"] and trial["tokens"] == 12 for trial in found["trials"])
-    assert found["files"][0]["tensors"] == 71
+def test_it_is_inspect_with_a_run(tiny: Tiny, capsys: Capture) -> None:
+    path = str(tiny("qwen35", mtp=True).path)
+    found = []
+    for command in (["check"], ["inspect", "--run"]):
+        assert run(["convert", *command, path, "--json", "-n", "12"]) == 0
+        found.append(json.loads(capsys.readouterr().out))
+    for each in found:
+        assert [trial["drafter"] for trial in each["trials"]] == ["ngram-mod", "mtp", "auto"]
+        assert all(trial["lossless"] and trial["tokens"] == 12 for trial in each.pop("trials"))
+        assert each.pop("numbers")["bytes"] > 0
+    assert found[0] == found[1]
+    assert found[0]["sound"] is True
+    assert found[0]["findings"] == []
 
 
 def test_no_run(tiny: Tiny, capsys: Capture) -> None:
     assert check(str(tiny("llama").path), "--no-run") == 0
     out = capsys.readouterr().out
-    assert out.splitlines()[-1].split() == ["result", "sound"]
-    assert "tokens" not in out
+    assert "all read" in out
+    assert "trial runs" not in out
 
 
 def test_nan_and_what_follows(tmp_path: Path, capsys: Capture) -> None:
@@ -64,9 +70,9 @@ def test_nan_and_what_follows(tmp_path: Path, capsys: Capture) -> None:
     assert check(str(path)) == 1
     shown = capsys.readouterr()
     line = "tensor blk.1.ffn_up.weight has NaN or infinity at [5, 9]"
-    assert f"FAILED: {line}" in shown.out
+    assert f"{line} [numbers]" in shown.out
     assert shown.err == f"spec: error: {path}: {line}\n"
-    assert "left out: what is above comes first" in shown.out
+    assert "what is below comes first" in shown.out
 
 
 def test_absurd_scales_of_a_quantised_file(tmp_path: Path, capsys: Capture) -> None:
@@ -90,8 +96,9 @@ def test_a_broken_rule(tmp_path: Path, capsys: Capture) -> None:
     assert check(str(path), "--json") == 1
     found = json.loads(capsys.readouterr().out)
     assert found["sound"] is False
-    assert "a tensor is missing: blk.4.nextn.hnorm.weight" in found["failed"][0]
-    assert "trials" not in found
+    (finding,) = found["findings"]
+    assert (finding["rule"], finding["at"]) == ("head-incomplete", ["blk.4.nextn.hnorm.weight"])
+    assert found["trials"] == []
 
 
 def test_a_text_that_is_not_the_same(
@@ -106,7 +113,7 @@ def test_a_text_that_is_not_the_same(
     monkeypatch.setattr(trial, "RowRecorder", Lying)
     assert check(str(tiny("qwen3").path), "-n", "12") == 1
     shown = capsys.readouterr()
-    assert "FAILED: ngram-mod is not lossless: token 7 is " in shown.out
+    assert "ngram-mod is not lossless: token 7 is " in shown.out
     assert shown.err.count("\n") == 1
 
 
@@ -123,7 +130,7 @@ def test_a_head_in_a_file_of_its_own(tmp_path: Path, capsys: Capture) -> None:
     found = json.loads(capsys.readouterr().out)
     assert [trial["drafter"] for trial in found["trials"]] == ["ngram-mod", "mtp", "auto"]
     assert check(str(head)) == 0
-    assert "left out: only an MTP head" in capsys.readouterr().out
+    assert "only an MTP head" in capsys.readouterr().out
 
 
 def test_files_that_are_none(tmp_path: Path, capsys: Capture) -> None:

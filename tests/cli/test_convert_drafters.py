@@ -46,7 +46,7 @@ def test_from_a_checkpoint_to_a_draft(tmp_path: Path, capsys: Capture) -> None:
         assert run(["convert", "inspect", str(target), "--draft", str(path)]) == 0
         assert f"eagle3 yes {path}: the drafter goes with this model" in capsys.readouterr().out
         assert run(["convert", "check", str(path)]) == 0
-        assert "only a drafter; check its model with --draft" in capsys.readouterr().out
+        assert "only a drafter; give its model, and this file" in capsys.readouterr().out
         more = ["--draft", str(path), "--json", "-n", "12"]
         assert run(["convert", "check", str(target), *more]) == 0
         found = json.loads(capsys.readouterr().out)

@@ -50,7 +50,7 @@ def test_a_sound_file(capsys: Capture) -> None:
     assert "KV 1.57 MB per 1024 tokens" in facts["memory"]
     assert "  mtp    yes a complete head in blk.6" in lines
     assert f"             spec generate -m {NANO}" in lines
-    assert "problem" not in shown.out
+    assert "broken" not in shown.out
 
 
 def test_the_list_of_keys_has_the_recommended_sampling(tmp_path: Path, capsys: Capture) -> None:
@@ -63,9 +63,10 @@ def test_the_list_of_keys_has_the_recommended_sampling(tmp_path: Path, capsys: C
 def test_a_broken_file(broken: str, capsys: Capture) -> None:
     assert inspect(broken) == 1
     lines = capsys.readouterr().out.splitlines()
-    at = lines.index("problem")
+    at = lines.index("broken")
     assert lines[at + 1] == (
-        "  mtp        the MTP head is incomplete: a tensor is missing: blk.4.nextn.hnorm.weight"
+        "  mtp        the MTP head is incomplete: a tensor is missing: blk.4.nextn.hnorm.weight "
+        "[head-incomplete]"
     )
     command = f"spec convert attach {broken} --from Qwen/Q -o qwen35-mtp-F32-mtp.gguf --replace"
     assert lines[at + 2].strip() == command
@@ -78,13 +79,58 @@ def test_json(broken: str, capsys: Capture) -> None:
     found = json.loads(line)
     assert found["sound"] is False
     assert found["layers"]["heads"] == 1
-    assert found["findings"][0]["severity"] == "problem"
-    assert found["findings"][0]["part"] == "mtp"
+    finding = found["findings"][0]
+    assert (finding["rule"], finding["severity"]) == ("head-incomplete", "broken")
+    assert (finding["part"], finding["at"]) == ("mtp", ["blk.4.nextn.hnorm.weight"])
     assert found["drafters"][0] == {
         "name": "mtp", "works": False, "text": "the head is broken, see below", "command": "",
     }  # fmt: skip
     assert inspect(NANO, "--json") == 0
     assert json.loads(capsys.readouterr().out)["sound"] is True
+
+
+def test_json_of_every_failure(tmp_path: Path, capsys: Capture) -> None:
+    """One object each time, and the one line on stderr as without."""
+    cut = tmp_path / "cut.gguf"
+    cut.write_bytes(nano.path().read_bytes()[:5000])
+    for words, code, name in (
+        (["none.gguf"], 1, "findings"),
+        ([str(cut)], 1, "findings"),
+        ([NANO, "--draft", "none.gguf"], 1, "findings"),
+        ([NANO, "--draft", NANO, "--target", NANO], 1, "error"),
+        ([NANO, "--ignore", "head-lost"], 1, "error"),
+        ([NANO, "--predict", "many"], 2, "error"),
+        ([], 2, "error"),
+        ([NANO, "--jsn"], 2, "error"),
+    ):
+        for command in ("inspect", "check"):
+            if "--target" in words and command == "check":
+                continue
+            assert run(["convert", command, *words, "--json"]) == code
+            shown = capsys.readouterr()
+            (line,) = shown.out.splitlines()
+            found = json.loads(line)
+            assert found["sound"] is False
+            assert found[name]
+            assert shown.err.count("\n") == 1
+
+
+def test_strict_and_ignored(tmp_path: Path, capsys: Capture) -> None:
+    def zero(keys: dict[str, Any], tensors: dict[str, Any]) -> None:
+        tensors["blk.0.ffn_up.weight"] = tensors["blk.0.ffn_up.weight"] * 0
+
+    path = str(build_tiny("qwen3", tmp_path, edit=zero).path)
+    check = ["convert", "check", path, "--no-run"]
+    assert run(check) == 0
+    assert "blk.0.ffn_up.weight is all zero [numbers-zero]" in capsys.readouterr().out
+    assert run([*check, "--strict"]) == 1
+    assert capsys.readouterr().err == (
+        f"spec: error: {path}: tensor blk.0.ffn_up.weight is all zero\n"
+    )
+    assert run([*check, "--strict", "--ignore", "numbers-zero"]) == 0
+    assert "ignored    broken rules that do not count: numbers-zero" in capsys.readouterr().out
+    assert run([*check, "--ignore", "number-zero"]) == 1
+    assert "no such rule; did you mean numbers-zero?" in capsys.readouterr().err
 
 
 def test_tensors(capsys: Capture) -> None:
@@ -129,7 +175,7 @@ def test_a_draft(tmp_path: Path, capsys: Capture) -> None:
     assert inspect(NANO, "--draft", "none.gguf") == 1
     assert capsys.readouterr().err == "spec: error: none.gguf: no such file or folder\n"
     assert inspect(NANO, "--draft", draft, "--metadata") == 1
-    assert "--draft and --target go with neither" in capsys.readouterr().err
+    assert "--draft, --target, --run: not with --tensors" in capsys.readouterr().err
 
 
 def test_a_checkpoint(tmp_path: Path, capsys: Capture) -> None:
@@ -187,7 +233,7 @@ def test_convert_alone_shows_its_commands(capsys: Capture) -> None:
     assert run(["convert"]) == 2
     shown = capsys.readouterr()
     assert shown.out == ""
-    assert "  inspect   What a file is, and whether it speculates.\n  hf " in shown.err
+    assert "  inspect   What a file is, whether it speculates, what is wrong.\n  hf " in shown.err
 
 
 def test_as_a_process(real_spec: Run) -> None:

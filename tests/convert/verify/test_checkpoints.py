@@ -14,7 +14,7 @@ from safetensors.numpy import save_file
 from nextn.convert.heads.family_layouts import SHARED as SHARED_PARTS
 from nextn.convert.heads.family_table import find_mtp_family
 from nextn.convert.verify import FileReport, checkpoint_verdict, examine, open_anything
-from nextn.convert.verify.verdict import Severity
+from nextn.convert.verify.rules import Severity
 
 E, L, EXPERTS = 16, 2, 3
 Names = dict[str, tuple[int, ...]]
@@ -121,7 +121,7 @@ def verdict_on(path: Path) -> FileReport:
     return examine(open_anything(str(path)))
 
 
-def texts(report: FileReport, severity: Severity = Severity.PROBLEM) -> list[str]:
+def texts(report: FileReport, severity: Severity = Severity.BROKEN) -> list[str]:
     return [f.text for f in report.findings if f.severity is severity]
 
 
@@ -176,7 +176,7 @@ def test_a_head_that_was_dropped(kind: str, tmp_path: Path) -> None:
     prefixes = tuple(prefix for prefix, _ in FAMILIES[kind][1])
     report = verdict_on(checkpoint(tmp_path / "c", kind, lambda name: name.startswith(prefixes)))
     assert report.is_sound, "as a model it is"
-    (text,) = texts(report, Severity.WARNING)
+    (text,) = texts(report, Severity.SUSPICIOUS)
     assert "they were dropped when this checkpoint was saved" in text
     assert not report.drafters[0].works
 

@@ -110,4 +110,4 @@ def test_the_commands(vision: TinyVisionModel, capsys: Capture) -> None:
     beside = f"images     {vision.mmproj.name} beside it makes rows for it (--mmproj)"
     assert beside in capsys.readouterr().out
     assert run(["convert", "check", str(vision.mmproj)]) == 0
-    assert "left out: only a vision tower; --mmproj takes it" in capsys.readouterr().out
+    assert "only a vision tower; --mmproj takes it beside its model" in capsys.readouterr().out
