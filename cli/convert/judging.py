@@ -138,7 +138,7 @@ class _Judge:
         scanned = self._scan(opened) if wanted.target is None else None
         report = self._compare(opened, other, scanned)
         if wanted.runs and wanted.target is None:
-            self._try(opened, report)
+            self._try(opened, other, report)
         if wanted.runs and other is not None and report.is_sound:
             trials = report.trials
             report = self._compare(opened, other, scanned, self._measure())
@@ -173,7 +173,7 @@ class _Judge:
         with self.output.cleared():
             return scan(opened.file, self.output.progress)
 
-    def _try(self, opened: Opened, report: FileReport) -> None:
+    def _try(self, opened: Opened, other: Opened | None, report: FileReport) -> None:
         """A short text with each drafter."""
         from ...convert.verify import OpenedGguf
 
@@ -185,6 +185,7 @@ class _Judge:
             report.not_tried = "only its header was read"
         else:
             self._run_trials(report)
+            self._explain_poor_head(opened, other, report)
             report.ignore(self.options.ignore or [])
 
     def _run_trials(self, report: FileReport) -> None:
@@ -209,6 +210,23 @@ class _Judge:
                         report.add("head-hopeless", Subject.MODEL, _hopeless(trial.facts))
         except NextnError as error:
             report.add("run", Subject.MODEL, f"it cannot be run: {error}")
+
+    def _explain_poor_head(self, opened: Opened, other: Opened | None, report: FileReport) -> None:
+        from ...convert.verify import OpenedGguf
+        from ...convert.verify.exchanges import find_exchange, is_poor
+        from ...convert.verify.verdict import Subject
+        from ...core.speculation.options import MTP
+
+        head = opened if other is None else other
+        is_bad = any(trial.drafter == MTP and is_poor(trial) for trial in report.trials)
+        if not is_bad or not isinstance(head, OpenedGguf):
+            return
+        self.output.progress("looking for exchanged parts of the head", 0.0)
+        with self.output.cleared():
+            found = find_exchange(_path(self.wanted.model), head.file)
+        if found is not None:
+            text = f"the head drafts as if parts were exchanged: with {found}"
+            report.add("head-swapped", Subject.HEAD, text, "convert the head again")
 
     def _measure(self) -> DrafterResult:
         from ...core.load_runtime import load_runtime

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from msgspec import Struct, field
 
+from ...core.errors import ModelError
 from ...core.gguf.encode import exact_types
 from ...core.gguf.metadata import Metadata
 from ...core.gguf.quants import BlockFormat
@@ -107,7 +108,12 @@ class PlannedFile(Struct, frozen=True):
         keys: dict[str, Any],
         planned: dict[str, OutputTensor],
     ) -> Self:
-        typed = exact_types({"general.architecture": architecture, **keys})
+        try:
+            typed = exact_types({"general.architecture": architecture, **keys})
+        except TypeError as error:
+            raise ModelError(
+                f"{label}: config.json: a value that no file can have: {error}"
+            ) from None
         floats = as_floats(planned, Metadata(typed), label)
         return cls(label, architecture, sizes, keys, planned, floats)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from ...core.errors import ModelError
 from ...core.gguf.printable import printable
@@ -15,8 +15,8 @@ from .families import find_family
 from .matrix_rows import OutputTensor, StoredMatrix
 from .metadata_keys import model_keys
 from .model_config import ModelConfig
-from .model_sizes import read_sizes
-from .rope_setting import read_rope
+from .model_sizes import ModelSizes, read_sizes
+from .rope_setting import RopeSetting, read_rope
 from .stored_names import SortedTensors, sort_tensors
 from .tensor_map import TensorMap, heads_apart
 from .tokenizer import tokenizer_keys
@@ -25,11 +25,33 @@ _HEAD_COUNTS: Final = ("mtp_num_hidden_layers", "num_nextn_predict_layers", "num
 _IN_MTP_ONLY: Final = ("embed_tokens.weight", "norm.weight", "lm_head.weight")
 
 
+class Settings(NamedTuple):
+    """What config.json says, with the tensors that go by it."""
+
+    config: ModelConfig
+    family: CheckpointFamily
+    found: SortedTensors
+    sizes: ModelSizes
+    rope: RopeSetting
+    notes: list[str]
+
+
 def plan_model(checkpoint: ModelCheckpoint, folder: Path, options: Options) -> Conversion:
+    settings = read_settings(checkpoint, options)
+    source, notes = plan_tensors(settings, options), settings.notes
+    n_rows = source.planned["token_embd.weight"].shape[0]
+    kind = settings.family.tokenizer
+    of_tokenizer, more = tokenizer_keys(checkpoint, kind, n_rows, options.pre)
+    notes += [*_window_notes(settings.config, settings.family), *more]
+    return make_conversion(source, of_tokenizer, options.kind, folder, notes)
+
+
+def read_settings(checkpoint: ModelCheckpoint, options: Options) -> Settings:
+    """Raises ModelError for what config.json must not say."""
     config = ModelConfig.of(checkpoint.label, checkpoint.config)
     family = find_family(config)
     config = config.with_defaults(family.defaults)
-    architecture, notes = family.architecture, list[str]()
+    notes = list[str]()
     found = sort_tensors(checkpoint.tensors, config)
     n_layers = config.size("num_hidden_layers")
     found.matrices = heads_apart(found.matrices, family.mtp, n_layers)
@@ -40,6 +62,12 @@ def plan_model(checkpoint: ModelCheckpoint, folder: Path, options: Options) -> C
     sizes = read_sizes(config, family, n_mtp)
     rope = read_rope(config, family, sizes.head_dim)
     notes += rope.notes
+    return Settings(config, family, found, sizes, rope, notes)
+
+
+def plan_tensors(settings: Settings, options: Options) -> PlannedFile:
+    """Raises ModelError for tensors that are missing, left over or of a wrong shape."""
+    config, family, found, sizes, rope, notes = settings
     mapping = TensorMap(family, config, sizes)
     for name, matrix in _wanted(found, config, family, options, notes).items():
         mapping.add(name, matrix)
@@ -48,12 +76,9 @@ def plan_model(checkpoint: ModelCheckpoint, folder: Path, options: Options) -> C
         name = "rope_freqs.weight"
         planned[name] = OutputTensor(name, factors.shape, (), constant=factors)
     own_keys = model_keys(config, family, sizes, rope)
-    source = PlannedFile.of(config.label, architecture, sizes, own_keys, planned)
+    source = PlannedFile.of(config.label, family.architecture, sizes, own_keys, planned)
     check_complete(source.floats, planned, sizes, mtp_only=options.mtp == ONLY)
-    n_rows = planned["token_embd.weight"].shape[0]
-    of_tokenizer, more = tokenizer_keys(checkpoint, family.tokenizer, n_rows, options.pre)
-    notes += [*_window_notes(config, family), *more]
-    return make_conversion(source, of_tokenizer, options.kind, folder, notes)
+    return source
 
 
 def _count_mtp(

@@ -67,7 +67,10 @@ def read_sizes(config: ModelConfig, family: CheckpointFamily, n_mtp: int) -> Mod
     n_kv_heads = config.size("num_key_value_heads", "num_attention_groups", default=n_heads)
     n_used = config.size(*_USED) if n_experts else 0
     if n_heads % n_kv_heads:
-        raise config.error(f"{n_heads} heads cannot share {n_kv_heads} key-value heads evenly")
+        raise config.error(
+            f"num_attention_heads is {n_heads}, which cannot share num_key_value_heads, "
+            f"{n_kv_heads}, evenly"
+        )
     common: dict[str, Any] = {
         "n_layers": n_layers,
         "n_mtp": n_mtp,

@@ -7,11 +7,14 @@ from collections.abc import Mapping
 from shlex import quote
 from typing import Any, Final
 
+from ...core.errors import ModelError
 from ...core.gguf.printable import listing
 from ...core.models import ARCHITECTURES
 from ..checkpoint.folder import ModelCheckpoint
 from ..heads.checkpoint_weights import CheckpointWeights
 from ..heads.family_table import find_mtp_family
+from ..hf.conversion import Options
+from ..hf.model_planning import plan_tensors, read_settings
 from .checkpoint_names import (
     BESIDE,
     HeadNames,
@@ -24,6 +27,8 @@ from .checkpoint_names import (
     trunk_layers,
 )
 from .draft_checkpoint import inspect_draft_checkpoint
+from .gguf_facts import GgufFacts
+from .llama_keys import misread_layers, misread_widths, missing_keys
 from .template_facts import check_template, describe_template
 from .verdict import (
     DrafterVerdict,
@@ -38,6 +43,7 @@ from .verdict import (
 # Bits per weight of whole files, as recipes turn out.
 _RECIPES: Final = {"BF16": 16.0, "Q8_0": 8.5, "Q6_K": 6.56, "Q4_K_M": 4.85}
 MAX_LAYERS: Final = 10_000  # more are damage
+_CONVERTED: Final = ("fp8", "mxfp4")
 _TOKENIZERS: Final = ("tokenizer.json", "tokenizer.model", "vocab.json", "tekken.json")
 
 
@@ -75,8 +81,31 @@ def inspect_checkpoint(checkpoint: ModelCheckpoint) -> FileReport:
     )
     _check(checkpoint, report, trunk, n_trunk)
     _check_heads(checkpoint, report, heads)
+    if report.converts and trunk and report.is_sound and not _is_packed(report):
+        _check_plan(checkpoint, report)
     report.drafters = [_mtp(checkpoint, report, len(heads), has_trunk=bool(trunk))]
     return report
+
+
+def _is_packed(report: FileReport) -> bool:
+    """Whether weights are stored as integers, which are not converted."""
+    return bool(report.quantised) and not report.quantised.startswith(_CONVERTED)
+
+
+def _check_plan(checkpoint: ModelCheckpoint, report: FileReport) -> None:
+    """What `spec convert hf` would refuse."""
+    options = Options()
+    try:
+        planned = plan_tensors(read_settings(checkpoint, options), options).floats
+    except ModelError as error:
+        text = str(error).removeprefix(f"{checkpoint.label}: ")
+        rule = "checkpoint-config" if text.startswith("config.json") else "checkpoint-tensor"
+        report.add(rule, Subject.MODEL, text)
+        return
+    facts = GgufFacts(planned, has_numbers=False)
+    missing = (f"nothing gives {key}" for key in missing_keys(facts))
+    for text in (*missing, *misread_widths(facts), *misread_layers(facts)):
+        report.add("checkpoint-config", Subject.MODEL, f"config.json: {text}")
 
 
 def _heads(checkpoint: ModelCheckpoint, architecture: str, n_trunk: int) -> list[HeadNames]:

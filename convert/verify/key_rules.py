@@ -20,6 +20,7 @@ _PER_BLOCK: Final = (
     "attention.recurrent_layers",
     "attention.sliding_window_pattern",
 )
+_TOKEN_ID: Final = "_token_id"  # in the key of a special token
 _SILENT: Final = "attention.sliding_window_pattern"
 
 
@@ -39,7 +40,8 @@ def check_tokens(facts: GgufFacts, report: FileReport) -> None:
     try:
         check_vocabulary(facts.file)
     except ModelError as error:
-        report.add("vocabulary", Subject.MODEL, str(error).removeprefix(f"{facts.file.label}: "))
+        text = str(error).removeprefix(f"{facts.file.label}: ")
+        report.add("token-ids" if _TOKEN_ID in text else "vocabulary", Subject.MODEL, text)
 
 
 def _no_block_count(facts: GgufFacts, report: FileReport) -> None:

@@ -11,33 +11,22 @@ from typing import Any, Final
 from ...core.gguf.printable import listing
 from ...core.tokenizer.pretokenizers import PRE_TOKENIZERS
 from .gguf_facts import GgufFacts
+from .llama_keys import misread_layers, misread_widths, missing_keys
 from .verdict import FileReport, Subject
 
 Rule = Callable[[GgufFacts], Iterator[str]]
 
-_REQUIRED: Final = (
-    "context_length", "embedding_length", "block_count", "attention.head_count",
-    "attention.layer_norm_rms_epsilon",
-)  # fmt: skip
-_LAYER_NORM: Final = {"attention.layer_norm_rms_epsilon": "attention.layer_norm_epsilon"}
-_WITH_LAYER_NORM: Final = ("cohere2", "nemotron_h", "nemotron_h_moe")
-_RECURRENCE: Final = (
-    "ssm.conv_kernel", "ssm.state_size", "ssm.group_count", "ssm.time_step_rank", "ssm.inner_size"
-)  # fmt: skip
-_HYBRIDS: Final = (
-    "qwen3next", "qwen35", "qwen35moe", "mamba2", "granitehybrid", "falcon-h1", "nemotron_h",
-    "nemotron_h_moe",
-)  # fmt: skip
+_SECTIONS: Final = "rope.dimension_sections"
+# Whose attention turns heads by sections: llama.cpp asserts that one of them is more than zero.
+_WITH_SECTIONS: Final = ("qwen2vl", "qwen3vl", "qwen3vlmoe", "qwen35", "qwen35moe")
 _PRE: Final = "tokenizer.ggml.pre"
 
 
 def check_llama_cpp(facts: GgufFacts, report: FileReport) -> None:
     if not facts.architecture:
         return
-    renamed = _LAYER_NORM if facts.architecture in _WITH_LAYER_NORM else {}
-    for usual in (*_REQUIRED, *(_RECURRENCE if facts.architecture in _HYBRIDS else ())):
-        key = renamed.get(usual, usual)
-        if not facts.file.metadata.has(key) and not report.mentions(key):
+    for key in missing_keys(facts):
+        if not report.mentions(key):
             _refuse(report, "llama-key", f"{facts.architecture}.{key} is missing")
     for name, rule in _REFUSALS:
         for text in rule(facts):
@@ -70,9 +59,12 @@ def _check_head(facts: GgufFacts, report: FileReport) -> None:
 
 
 def _rope_sections(facts: GgufFacts) -> Iterator[str]:
-    key = "rope.dimension_sections"
-    if facts.architecture in ("qwen35", "qwen35moe") and facts.array_length(key) != 4:
-        yield f"{facts.architecture}.{key} must be four integers, [11, 11, 10, 0] say"
+    if facts.architecture not in _WITH_SECTIONS:
+        return
+    if facts.array_length(_SECTIONS) != 4:
+        yield f"{facts.architecture}.{_SECTIONS} must be four integers, [11, 11, 10, 0] say"
+    elif not any(facts.per_block(_SECTIONS)):
+        yield f"{facts.architecture}.{_SECTIONS} is all zero: nothing would turn"
 
 
 def _llama_rope(facts: GgufFacts) -> Iterator[str]:
@@ -83,11 +75,6 @@ def _llama_rope(facts: GgufFacts) -> Iterator[str]:
     n_rot = _number(facts, "rope.dimension_count")
     if head_dim and n_rot != head_dim:
         yield f"llama.rope.dimension_count is {n_rot}, but heads are {head_dim} wide"
-
-
-def _gating(facts: GgufFacts) -> Iterator[str]:
-    if facts.architecture == "exaone-moe" and not _number(facts, "expert_gating_func"):
-        yield "exaone-moe.expert_gating_func is missing (2: sigmoid)"
 
 
 def _output(facts: GgufFacts) -> Iterator[str]:
@@ -174,7 +161,8 @@ def _gating_guess(facts: GgufFacts) -> Iterator[str]:
 _REFUSALS: Final[tuple[tuple[str, Rule], ...]] = (
     ("llama-rope", _rope_sections),
     ("llama-rope", _llama_rope),
-    ("llama-key", _gating),
+    ("llama-layers", misread_layers),
+    ("llama-width", misread_widths),
     ("llama-tensor", _output),
     ("llama-tensor", _fused_qkv),
     ("llama-tensor", _sinks),

@@ -191,7 +191,7 @@ def _check_trunk_norms(trunk: dict[str, list[_Norm]], report: FileReport) -> Non
             "norms",
             Subject.MODEL,
             f"the norms of the model are around {np.median([n.middle for n in low]):.2f}, with "
-            "negative ones: the converter forgot to add one to them",
+            f"negative ones: the converter forgot to add one to them: {_medians(low)}",
             "convert the model again",
         )
 

@@ -43,10 +43,12 @@ RULES: Final = {
     "load-refused": FileRule(_BROKEN, "loading would refuse the file for another reason", True),
     # Tokenizer and template
     "vocabulary": FileRule(_BROKEN, "ids, kinds or scores of tokens do not fit", True),
+    "token-ids": FileRule(_BROKEN, "the id of a special token is none of the vocabulary"),
     "tokenizer": FileRule(_BROKEN, "the tokenizer cannot be used", True),
-    "template": FileRule(_BROKEN, "the chat template does not parse or render"),
+    "template": FileRule(_BROKEN, "the chat template does not parse or render", True),
     "template-turns": FileRule(_BROKEN, "the chat template does not render two turns"),
     "template-message": FileRule(_BROKEN, "the chat template loses the last message"),
+    "special-tokens": FileRule(_ODD, "no token ends a text, or begins one that has to begin so"),
     # MTP heads
     "head-incomplete": FileRule(_BROKEN, "the MTP head lacks a tensor", True),
     "head-key": FileRule(_BROKEN, "nextn_predict_layers promises a head that is not there", True),
@@ -60,6 +62,7 @@ RULES: Final = {
     "head-floats": FileRule(_ODD, "floats beside a quantised model: slow to read"),
     "head-copies": FileRule(_NOTE, "the head repeats a matrix of the model"),
     "head-count": FileRule(_ODD, "another number of MTP layers than the configuration says"),
+    "head-swapped": FileRule(_ODD, "drafts are right only with parts of the head exchanged"),
     "head-hopeless": FileRule(_ODD, "a trial run accepted none of many drafted tokens"),
     # Numbers
     "numbers": FileRule(_BROKEN, "NaN, infinity, or weights that no training makes"),
@@ -75,6 +78,8 @@ RULES: Final = {
     "llama-type": FileRule(_THERE, "a vector is not F32"),
     "llama-vocabulary": FileRule(_THERE, "llama.cpp cannot use the tokenizer"),
     "llama-heads": FileRule(_THERE, "more MTP blocks than llama.cpp runs"),
+    "llama-layers": FileRule(_THERE, "layers are not of the kinds that llama.cpp's keys say"),
+    "llama-width": FileRule(_THERE, "a tensor has another width than llama.cpp's key says"),
     "llama-gating": FileRule(_ODD, "llama.cpp guesses the wrong gating of experts"),
     "llama-idle": FileRule(_NOTE, "llama.cpp does not run this head"),
     # Drafters
@@ -95,7 +100,9 @@ RULES: Final = {
     # Checkpoints
     "checkpoint-files": FileRule(_BROKEN, "the index names tensors that no file has"),
     "checkpoint-tensor": FileRule(_BROKEN, "a tensor is missing, left over or misshapen"),
-    "checkpoint-config": FileRule(_BROKEN, "a number in config.json cannot be true"),
+    "checkpoint-config": FileRule(
+        _BROKEN, "config.json has a value that cannot be, or is not converted"
+    ),
     "checkpoint-part": FileRule(_NOTE, "no whole model"),
     "checkpoint-tokenizer": FileRule(_ODD, "no tokenizer"),
     # Trial runs

@@ -6,10 +6,14 @@ from typing import Any, Final, NamedTuple
 
 from ...core.errors import NextnError
 from ...core.gguf.metadata import Metadata
+from ...core.tokenizer import Tokenizer
 from ...core.tokenizer.chat_template import ChatTemplate
 from .verdict import FileReport, Subject, TemplateFacts, TokenizerFacts
 
 _KEY: Final = "tokenizer.chat_template"
+_EOS: Final = "tokenizer.ggml.eos_token_id"
+_BOS: Final = "tokenizer.ggml.bos_token_id"
+_ADD_BOS: Final = "tokenizer.ggml.add_bos_token"
 _TOOL: Final = "probe_of_tools"
 _TOOLS: Final = [
     {
@@ -47,9 +51,12 @@ def tokenizer_facts(metadata: Metadata, report: FileReport) -> TokenizerFacts | 
     try:
         tokenizer = load_tokenizer(metadata)
     except NextnError as error:
+        if any(finding.rule == "token-ids" for finding in report.findings):
+            return None
         report.add("tokenizer", Subject.MODEL, f"the tokenizer cannot be used: {error}")
         return None
     bos, eos = tokenizer.bos_id, tokenizer.eos_id
+    _check_special_tokens(metadata, tokenizer, report)
     return TokenizerFacts(
         model=tokenizer.model,
         pre=str(metadata.get("tokenizer.ggml.pre", "")),
@@ -57,6 +64,18 @@ def tokenizer_facts(metadata: Metadata, report: FileReport) -> TokenizerFacts | 
         bos=tokenizer.tokens[bos] if bos is not None and tokenizer.add_bos else None,
         eos=None if eos is None else tokenizer.tokens[eos],
     )
+
+
+def _check_special_tokens(metadata: Metadata, tokenizer: Tokenizer, report: FileReport) -> None:
+    """Ids that a file leaves out are guessed by readers, or are none."""
+    if _EOS not in metadata:
+        text = f"{_EOS} is missing"
+        if not tokenizer.eog_ids:
+            text += ": no token ends a text"
+        report.add("special-tokens", Subject.MODEL, text, "convert the tokenizer again")
+    if _BOS not in metadata and metadata.get(_ADD_BOS) is True:
+        text = f"{_BOS} is missing, although {_ADD_BOS} is true"
+        report.add("special-tokens", Subject.MODEL, text, "convert the tokenizer again")
 
 
 def template_facts(metadata: Metadata) -> TemplateFacts | None:

@@ -101,7 +101,10 @@ def infer_type(key: str, value: object) -> Typed:
     if isinstance(value, bool):
         return Typed(ValueType.BOOL, value)
     if isinstance(value, int):
-        return Typed(_integer_type(value, value, prefer_unsigned=True), value)
+        try:
+            return Typed(_integer_type(value, value, prefer_unsigned=True), value)
+        except TypeError as error:
+            raise TypeError(f"metadata {key!r}: {error}") from None
     if isinstance(value, float):
         return Typed(ValueType.F32, value)
     if isinstance(value, str | bytes):

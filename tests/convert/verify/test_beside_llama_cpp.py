@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections.abc import Callable
@@ -9,28 +10,41 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.every_family import EVERY_FAMILY, EVERY_WITH_MTP, build_family
+from support.planted_faults import FAULTS
 from support.tiny_models import build_tiny
 
 from nextn.convert.verify import examine, open_anything
+from nextn.core import nano
+from nextn.core.errors import NextnError
 
 pytestmark = pytest.mark.peer
 Edit = Callable[[dict[str, Any], dict[str, Any]], None]
+# A process for each file: what llama.cpp does not like may end it.
 LOAD = """
-import sys
+import json, os, sys
 from pathlib import Path
-sys.path.insert(0, sys.argv[2])
+sys.path.insert(0, sys.argv[1])
 from support.llama_cpp import LlamaCpp
-with LlamaCpp(Path(sys.argv[1]), n_mtp=int(sys.argv[3])) as model:
-    assert model.greedy([5, 6, 7], 8).tokens
+for path, n_mtp in json.loads(sys.argv[2]):
+    child = os.fork()
+    if not child:
+        try:
+            with LlamaCpp(Path(path), n_mtp=n_mtp, n_threads=1) as model:
+                os._exit(not model.greedy([5, 6, 7], 8).tokens)
+        except BaseException:
+            os._exit(1)
+    print("result", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0, flush=True)
 """
 
 
-def is_taken(path: Path, n_mtp: int) -> bool:
-    """In a process of its own: what llama.cpp does not like may end it."""
-    support = str(Path(__file__).parents[2] / "lib")
-    command = [sys.executable, "-c", LOAD, str(path), support, str(n_mtp)]
-    done = subprocess.run(command, capture_output=True, check=False, timeout=600)
-    return done.returncode == 0
+def are_taken(files: list[tuple[Path, int]]) -> list[bool]:
+    """Of files, and how many tokens are drafted with the head in each."""
+    named = json.dumps([(str(path), n_mtp) for path, n_mtp in files])
+    command = [sys.executable, "-c", LOAD, str(Path(__file__).parents[2] / "lib"), named]
+    done = subprocess.run(command, capture_output=True, check=True, timeout=600, text=True)
+    lines = [line.split() for line in done.stdout.splitlines()]
+    return [line[1] == "True" for line in lines if line[:1] == ["result"]]
 
 
 def edited(change: dict[str, Any], gone: tuple[str, ...] = ()) -> Edit:
@@ -62,4 +76,32 @@ CASES: list[tuple[str, Edit]] = [
 def test_as_llama_cpp_sees_it(edit: Edit, tmp_path: Path) -> None:
     path = build_tiny("qwen35", tmp_path, mtp=True, edit=edit).path
     report = examine(open_anything(str(path)))
-    assert is_taken(path, n_mtp=2) == report.loads_in_llama_cpp, report.findings
+    assert are_taken([(path, 2)]) == [report.loads_in_llama_cpp], report.findings
+
+
+def loads_by_rules(path: Path) -> bool:
+    try:
+        return examine(open_anything(str(path))).loads_in_llama_cpp
+    except NextnError:
+        return False
+
+
+def test_planted_faults_and_sound_files(tmp_path: Path) -> None:
+    """Each has its own verdict; all of them at once, for llama.cpp takes a second to start."""
+    files: dict[str, tuple[Path, int]] = {}
+    for name, fault in FAULTS.items():
+        folder = tmp_path / name
+        folder.mkdir()
+        path = fault.plant(folder)
+        if path.is_file() and path.stem not in ("e", "d"):  # no drafter for another file
+            files[name] = path, 2 * (name == "a head that was dropped")
+    for name in EVERY_FAMILY:
+        for mtp in (False, True) if name in EVERY_WITH_MTP else (False,):
+            files[f"{name}, {mtp}"] = build_family(name, tmp_path, mtp=mtp).path, 0
+    files["the bundled model"] = nano.path(), 2
+    assert len(files) > 90
+    verdicts = [loads_by_rules(path) for path, _ in files.values()]
+    taken = are_taken(list(files.values()))
+    assert len(taken) == len(files)
+    differ = [n for n, one, other in zip(files, verdicts, taken, strict=True) if one != other]
+    assert differ == []

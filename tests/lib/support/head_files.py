@@ -78,61 +78,79 @@ MLA_KEYS: dict[str, Any] = {
     "rope.dimension_count": 4,
 }
 
+WINDOWS: dict[str, Any] = {"attention.sliding_window": 16}
+GATED: dict[str, Any] = {"expert_gating_func": 2}
+WITH_SHARED: dict[str, Any] = {**GATED, "expert_shared_count": 1}
+
 # architecture: (a layer of the trunk, a block of a head, heads, keys)
 LAYOUTS: dict[str, tuple[Shapes, Shapes, int, dict[str, Any]]] = {
     "glm4moe": (
         POST | GQA | BIASES | MOE | SHARED,
         POST | GQA | BIASES | MOE | SHARED | NEXTN | HEAD_NORM | OWN,
         1,
-        {"expert_gating_func": 2},
+        WITH_SHARED,
     ),
     "deepseek2": (
         PRE | MLA | MOE | SHARED,
         PRE | MLA | MOE | SHARED | NEXTN | HEAD_NORM | OWN,
         1,
-        MLA_KEYS | {"expert_gating_func": 2},
+        MLA_KEYS | WITH_SHARED,
     ),
     "mimo2": (
         PRE | FUSED | MOE,
         PRE | FUSED | SINKS | DENSE | NEXTN | {"layer_output_norm.weight": (E,)},
         3,
-        {"expert_gating_func": 2},
+        GATED | WINDOWS,
     ),
     "step35": (
         PRE | GQA | HEAD_NORMS | {"attn_gate.weight": (H, E)} | MOE | SHARED,
         PRE | GQA | HEAD_NORMS | {"attn_gate.weight": (H, E)} | DENSE | NEXTN | HEAD_NORM | OWN,
         3,
-        {"expert_gating_func": 2},
+        GATED | WINDOWS,
     ),
     "exaone-moe": (
         PRE | GQA | HEAD_NORMS | MOE | SHARED,
         PRE | GQA | HEAD_NORMS | DENSE | NEXTN | HEAD_NORM,
         1,
-        {"expert_gating_func": 2, "attention.sliding_window": 16},
+        GATED | WINDOWS,
     ),
     "hy_v3": (
         PRE | GQA | HEAD_NORMS | MOE | SHARED,
         PRE | GQA | HEAD_NORMS | MOE | SHARED | NEXTN | HEAD_NORM,
         1,
-        {"expert_gating_func": 2},
+        GATED,
     ),
     "cohere2moe": (
         {"attn_norm.weight": (E,)} | GQA | MOE | SHARED,
         {"attn_norm.weight": (E,)} | GQA | MOE | SHARED | NEXTN,
         1,
-        {},
+        WINDOWS | {"logit_scale": 1.0, "leading_dense_block_count": 0},
     ),
     "bailingmoe3": (
         PRE | MLA | MOE,
         PRE | MLA | MOE | NEXTN | {"layer_output_norm.weight": (E,)},
         1,
-        MLA_KEYS,
+        MLA_KEYS
+        | WITH_SHARED
+        | {
+            "leading_dense_block_count": 0,
+            "ssm.conv_kernel": 4,
+            "kda.head_dim": D,
+            "kda.gate_lower_bound": -5.0,
+        },
     ),
     "nemotron_h_moe": (
         {"attn_norm.weight": (E,)} | GQA,
         POST | GQA | {k: v for k, v in MOE.items() if "gate_exps" not in k} | NEXTN | HEAD_NORM,
         1,
-        {},
+        {
+            "attention.layer_norm_epsilon": 1e-6,
+            "ssm.conv_kernel": 4,
+            "ssm.state_size": 8,
+            "ssm.group_count": 1,
+            "ssm.time_step_rank": 4,
+            "ssm.inner_size": 32,
+        },
     ),
 }
 TRUNK_LAYERS = 2
@@ -177,6 +195,8 @@ def family_file(
     }
     if n_heads:
         keys["nextn_predict_layers"] = n_heads
+    if "attention.sliding_window" in keys:
+        keys["attention.sliding_window_pattern"] = [True] * (TRUNK_LAYERS + n_heads)
     named = {f"{architecture}.{key}": value for key, value in keys.items()}
     if edit is not None:
         edit(named, tensors)
