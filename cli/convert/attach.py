@@ -118,8 +118,8 @@ def attach(
                     source=from_gguf,
                     progress=progress,
                 )
-    for doubt in done.suspicions:
-        output.remark(f"trusted: {doubt}")
+    for line in remarks_on(done):
+        output.remark(line)
     finish(
         output,
         done.paths,
@@ -134,8 +134,17 @@ def attach(
         tensors=done.n_tensors,
         types=done.types,
         trusted=done.suspicions,
+        unused_rules=done.unused_rules,
         backup=None if place.backup is None else str(place.backup),
     )
+
+
+def remarks_on(done: Attached) -> list[str]:
+    unused = (f"--tensor-type {rule} fits no tensor of the head" for rule in done.unused_rules)
+    return [
+        *(f"trusted: {doubt}" for doubt in done.suspicions),
+        *(f"warning: {text}" for text in unused),
+    ]
 
 
 def check_places(out: AttachOutput) -> None:

@@ -31,6 +31,8 @@ def say_remarks(plan: QuantizePlan, output: Console) -> None:
             f"note: {_tensors(names)} become {format_name}, because their rows do not fit the "
             f"requested type: {listing(names, _NAMES_SHOWN)}"
         )
+    if plan.head_remark:
+        output.remark(plan.head_remark)
     for line in plan_lines(plan)[:-1]:
         output.note(line)
     for rule in plan.unused_rules:
@@ -97,6 +99,7 @@ def plan_record(plan: QuantizePlan) -> dict[str, Any]:
         "types": _types_record(plan),
         "requantized": [item.tensor.name for item in plan.items if item.is_requantised],
         "fallbacks": {name: kind for kind, names in fallbacks(plan).items() for name in names},
+        "head_types": plan.head_types,
         "without_importance": plan.without_importance(),
         "unused_rules": list(plan.unused_rules),
     }

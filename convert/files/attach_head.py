@@ -28,6 +28,7 @@ class Attached(Struct, frozen=True):
     n_bytes: int  # of the head
     types: dict[str, int]  # tensors of the head by type
     suspicions: list[str]  # that were trusted all the same
+    unused_rules: list[str]
 
 
 def check_target(target: GgufFile, *, replaces: bool) -> ModelParts:
@@ -75,7 +76,8 @@ def attach_head(
     for tensor in new:
         types[tensor.format.name] = types.get(tensor.format.name, 0) + 1
     n_bytes = sum(tensor.n_bytes for tensor in new)
-    return Attached(paths, len(head.blocks), len(new), n_bytes, types, doubts)
+    unused = choice.unused_rules([t.name for t in new], parts.n_trunk + len(head.blocks))
+    return Attached(paths, len(head.blocks), len(new), n_bytes, types, doubts, unused)
 
 
 def default_type(target: GgufFile, *, from_gguf: bool) -> str:

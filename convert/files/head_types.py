@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from ...core.errors import ConfigError, ModelError
 from ...core.gguf.quants import BlockFormat, find_format
 from ..heads.stored_head import HeadTensor
+from ..quantize.model_facts import layer_of
 from ..quantize.native_quantizer import ENCODED, HALVES, LARGEST_HALF, encode
 from ..quantize.quantize_plan import fitting
 from ..quantize.type_rules import KEEP, TypeRule
@@ -37,13 +38,22 @@ class TypeChoice(Struct, frozen=True):
 
     def of(self, name: str, tensor: HeadTensor, n_layers: int) -> BlockFormat:
         """`name` is the tensor's full name, which rules are matched with."""
-        rule = next((rule for rule in self.rules if rule.fits(name, n_layers)), None)
-        if rule is not None:
-            return self._fit(rule.type, tensor, name, is_rule=True)
-        if is_kept_float(tensor):
+        rule = next((rule for rule in self.rules if _fits(rule, name, n_layers)), None)
+        is_float = is_kept_float(tensor)
+        if rule is not None and not (rule.is_of_head and is_float):
+            return self._fit(rule.type, tensor, name, is_rule=not rule.is_of_head)
+        if is_float:
             # A head from a GGUF keeps what it was stored as; others are written as F32.
             return tensor.kept if tensor.place is not None else find_format("F32")
         return self._fit(self.wanted, tensor, name, is_rule=False)
+
+    def unused_rules(self, names: Sequence[str], n_layers: int) -> list[str]:
+        """Those that fit none of the head's tensors."""
+        return [
+            rule.text
+            for rule in self.rules
+            if not any(_fits(rule, name, n_layers) for name in names)
+        ]
 
     def _fit(self, wanted: str, tensor: HeadTensor, name: str, *, is_rule: bool) -> BlockFormat:
         form = tensor.kept if wanted == KEEP else find_format(wanted)
@@ -54,6 +64,12 @@ class TypeChoice(Struct, frozen=True):
                 f"{form.block_size}"
             )
         return fitting(row, form)[0]
+
+
+def _fits(rule: TypeRule, name: str, n_layers: int) -> bool:
+    """Of a tensor of the head."""
+    layer = layer_of(name)
+    return rule.fits(name, n_layers, () if layer is None else (layer,))
 
 
 def is_kept_float(tensor: HeadTensor) -> bool:

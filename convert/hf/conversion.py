@@ -132,8 +132,11 @@ def make_conversion(
         "general.quantization_version": Typed(ValueType.U32, 2),
         **of_tokenizer,
     }
-    formats = choose_formats(kind, floats) | kept_formats(planned)
+    chosen = choose_formats(kind, floats)
+    formats = chosen.by_name | kept_formats(planned)
     notes = [*notes, *more, *_fallback_notes(planned, formats, kind)]
+    if chosen.remark:
+        notes.append(chosen.remark)
     return Conversion(
         source.label, source.architecture, kind, sizes, metadata, planned, formats, notes
     )

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -65,11 +65,17 @@ def as_floats(planned: Mapping[str, OutputTensor], metadata: Metadata, label: st
     )
 
 
-def choose_formats(kind: str, file: GgufFile) -> dict[str, BlockFormat]:
-    """Types by name, as `quantize` would choose for `file`, which is one of `as_floats`."""
+class ChosenFormats(NamedTuple):
+    by_name: dict[str, BlockFormat]
+    remark: str  # on those of MTP heads that the mixture would have made coarser
+
+
+def choose_formats(kind: str, file: GgufFile) -> ChosenFormats:
+    """As `quantize` would choose for `file`, which is one of `as_floats`."""
     plan = make_plan(file, QuantizeOptions(RECIPES[kind.upper()]))
     check_plan(plan)
-    return {item.tensor.name: item.format for item in plan.items}
+    formats = {item.tensor.name: item.format for item in plan.items}
+    return ChosenFormats(formats, plan.head_remark if plan.raises_heads else "")
 
 
 def kept_formats(planned: Mapping[str, OutputTensor]) -> dict[str, BlockFormat]:

@@ -64,6 +64,7 @@ class ModelFacts(Struct, frozen=True):
     n_experts: int = 0
     n_gqa: int = 1  # query heads for each key-value head
     is_70b: bool = False
+    heads: frozenset[int] = frozenset()  # blocks of MTP heads
 
     @classmethod
     def of(cls, metadata: Metadata, names: list[str]) -> ModelFacts:
@@ -80,7 +81,14 @@ class ModelFacts(Struct, frozen=True):
         n_trunk = n_layers - metadata.int("nextn_predict_layers", 0)
         is_70b = _LAYERS_OF_70B.get(architecture) == n_trunk
         is_70b &= architecture != "llama" or heads != kv_heads
-        return cls(architecture, n_layers, metadata.int("expert_count", 0), n_gqa, is_70b)
+        n_experts = metadata.int("expert_count", 0)
+        return cls(architecture, n_layers, n_experts, n_gqa, is_70b, head_blocks(names))
+
+
+def head_blocks(names: Iterable[str]) -> frozenset[int]:
+    """Blocks with tensors that only MTP heads have."""
+    found = (re.match(r"blk\.(\d+)\.nextn\.", name) for name in names)
+    return frozenset(int(match[1]) for match in found if match)
 
 
 def layer_of(name: str) -> int | None:

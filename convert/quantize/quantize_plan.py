@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Protocol
 
 from msgspec import Struct
@@ -19,11 +20,15 @@ from .model_facts import (
     ModelFacts,
     in_llama_order,
     kind_of,
+    layer_of,
     may_be_quantised,
 )
 from .recipes import Mixture, QuantizeRecipe
-from .type_rules import KEEP, TypeRule
+from .type_rules import HEAD, KEEP, TypeRule
 
+# What an MTP head gets at least: each draft token that it guesses wrong costs more than its bytes.
+HEAD_TYPE = "Q6_K"
+RAISED = "MTP head"
 # Where rows are not whole blocks: the nearest type with small blocks, as llama.cpp has it.
 FALLBACKS = {
     "Q2_K": "Q4_0", "Q3_K": "Q4_0", "Q4_K": "Q5_0", "Q5_K": "Q5_1", "Q6_K": "Q8_0",
@@ -40,6 +45,7 @@ class QuantizeOptions(Struct, frozen=True):
     is_pure: bool = False
     importance: Importance | None = None
     allows_requantising: bool = False
+    keeps_heads: bool = True  # at HEAD_TYPE or better; else they are as llama-quantize has them
 
 
 class PlanItem(Struct, frozen=True):
@@ -65,6 +71,7 @@ class PlanItem(Struct, frozen=True):
 class QuantizePlan(Struct, frozen=True):
     items: tuple[PlanItem, ...]  # in the order of the source
     options: QuantizeOptions
+    heads: frozenset[int] = frozenset()  # blocks of MTP heads
     unused_rules: tuple[str, ...] = ()
 
     @property
@@ -78,6 +85,32 @@ class QuantizePlan(Struct, frozen=True):
     @property
     def bits_per_weight(self) -> float:
         return 8 * self.n_bytes / max(1, self.n_elements)
+
+    @property
+    def head_types(self) -> dict[str, int]:
+        """Matrices of MTP heads by the type that they get, the most frequent first."""
+        found = Counter(
+            item.format.name
+            for item in self.items
+            if layer_of(item.tensor.name) in self.heads
+            if may_be_quantised(item.tensor.name, item.tensor.shape)
+        )
+        return dict(found.most_common())
+
+    @property
+    def head_remark(self) -> str:
+        """What MTP heads get, in words; "" where nothing is decided about one."""
+        recipe = self.options.recipe
+        if not self.head_types or recipe is None or recipe.base in FLOATS:
+            return ""
+        kinds = ", ".join(f"{n} {name}" for name, n in self.head_types.items())
+        why = f"; {HEAD_TYPE} at least, unless --tensor-type {HEAD}=TYPE says otherwise"
+        return f"MTP head: matrices are {kinds}{why if self.raises_heads else ''}"
+
+    @property
+    def raises_heads(self) -> bool:
+        """Whether the mixture would have made matrices of MTP heads coarser."""
+        return any(item.why == RAISED for item in self.items)
 
     @property
     def formats(self) -> list[str]:
@@ -109,7 +142,8 @@ def make_plan(source: TensorsWithMetadata, options: QuantizeOptions) -> Quantize
     chooser = _TypeChooser(source, options)
     chosen = {name: chooser.item(name) for name in in_llama_order(source.tensors)}
     items = tuple(chosen[name] for name in source.tensors)
-    return QuantizePlan(items, options, tuple(rule.text for rule in chooser.unused))
+    unused = tuple(rule.text for rule in chooser.unused)
+    return QuantizePlan(items, options, chooser.facts.heads, unused)
 
 
 class _TypeChooser:
@@ -143,7 +177,7 @@ class _TypeChooser:
 
     def _wanted(self, tensor: Tensor) -> tuple[str | None, str]:
         options, name, kind = self.options, tensor.name, kind_of(tensor.name)
-        rule = next((r for r in options.rules if r.fits(name, self.facts.n_layers)), None)
+        rule = next((r for r in options.rules if self._fits(r, name)), None)
         if rule is not None:
             self.unused.pop(rule, None)
         if kind == OUTPUT and options.leaves_output:
@@ -159,7 +193,23 @@ class _TypeChooser:
         base = find_format(options.recipe.base)
         if options.is_pure or base.name in FLOATS:
             return base.name, ""
-        return self.mixture.type_of(name, tensor.shape, base.block_size), ""
+        chosen = self.mixture.type_of(name, tensor.shape, base.block_size)
+        is_head = options.keeps_heads and layer_of(name) in self.facts.heads
+        if not is_head or _bits(find_format(chosen)) >= _HEAD_BITS:
+            return chosen, ""
+        if tensor.format.name not in FLOATS and _bits(tensor.format) < _HEAD_BITS:
+            return None, "coarse already"
+        return HEAD_TYPE, RAISED
+
+    def _fits(self, rule: TypeRule, name: str) -> bool:
+        return rule.fits(name, self.facts.n_layers, self.facts.heads)
+
+
+def _bits(form: BlockFormat) -> float:
+    return 8 * form.block_bytes / form.block_size
+
+
+_HEAD_BITS = _bits(find_format(HEAD_TYPE))
 
 
 def fitting(row: int, wanted: BlockFormat) -> tuple[BlockFormat, str]:

@@ -1,8 +1,12 @@
-"""Rules by tensor name: `ffn_down=q6_k`, `0-3,last2:attn_=q8_0`, `^output=keep`."""
+"""Rules by tensor name: `ffn_down=q6_k`, `0-3,last2:attn_=q8_0`, `^output=keep`.
+
+`nextn=q8_0` is for an MTP head: all tensors of its blocks.
+"""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from pathlib import Path
 
 from msgspec import Struct
@@ -14,6 +18,7 @@ from .block_writers import WRITERS
 from .model_facts import layer_of
 
 KEEP = "keep"
+HEAD = "nextn"
 TARGETS = (*WRITERS, "F16", "BF16", "F32")
 _LAYERS = re.compile(r"((?:\d+(?:-\d*)?|last\d+)(?:,(?:\d+(?:-\d*)?|last\d+))*):(.+)", re.DOTALL)
 
@@ -26,13 +31,18 @@ class TypeRule(Struct, frozen=True):
     layers: tuple[str, ...]  # all if there are none
     type: str  # or KEEP
 
-    def fits(self, name: str, n_layers: int) -> bool:
+    @property
+    def is_of_head(self) -> bool:
+        return self.pattern.pattern == HEAD
+
+    def fits(self, name: str, n_layers: int, heads: Collection[int] = ()) -> bool:
+        """`heads`: the blocks of MTP heads."""
         layer = layer_of(name)
         if self.layers and (
             layer is None or not any(_holds(part, layer, n_layers) for part in self.layers)
         ):
             return False
-        return bool(self.pattern.search(name))
+        return bool(self.pattern.search(name)) or (self.is_of_head and layer in heads)
 
 
 def _holds(part: str, layer: int, n_layers: int) -> bool:

@@ -34,7 +34,7 @@ def test_a_file_and_a_line_about_it(halves: str, tmp_path: Path, capsys: Capture
     shown = capsys.readouterr()
     lines = shown.out.splitlines()
     assert (
-        f"wrote {target}: Q4_K_M, 4.90 MB, 5.21 bits per weight: 45 Q4_K, 40 F32, 4 Q5_0, 4 Q6_K, "
+        f"wrote {target}: Q4_K_M, 5.08 MB, 5.40 bits per weight: 40 F32, 39 Q4_K, 10 Q6_K, 4 Q5_0, "
         "3 Q8_0 in "
     ) in shown.err
     assert [line.split()[0] for line in lines] == ["Q4_K", "Q5_0", "Q6_K", "Q8_0"]
@@ -86,6 +86,40 @@ def test_words_behind_the_file_that_cannot_be(
     shown = capsys.readouterr().err
     assert message in shown
     assert shown.count("\n") == 1
+    ("flags", "types", "said"),
+    [
+        ([], {"Q6_K": 7, "Q8_0": 1}, "7 Q6_K, 1 Q8_0; Q6_K at least, unless --tensor-type nextn="),
+        (["nextn=q8_0"], {"Q8_0": 8}, "MTP head: matrices are 8 Q8_0\n"),
+        (["nextn=q4_0"], {"Q4_0": 8}, "MTP head: matrices are 8 Q4_0\n"),
+        (["eh_proj=q4_0"], {"Q6_K": 6, "Q4_0": 1, "Q8_0": 1}, "6 Q6_K, "),
+        (["6:attn_q.weight=q5_k", "6-:nextn=q8_0"], {"Q8_0": 7, "Q5_K": 1}, "7 Q8_0, 1 Q5_K\n"),
+        (["0-5:nextn=q8_0"], {"Q6_K": 7, "Q8_0": 1}, "--tensor-type 0-5:nextn=q8_0 fits no tensor"),
+    ],
+)
+def test_an_mtp_head(
+    flags: list[str], types: dict[str, int], said: str, halves: str, capsys: Capture
+) -> None:
+    """Its whole block: at Q6_K or better unless a rule decides, and said."""
+    rules = [word for flag in flags for word in ("--tensor-type", flag)]
+    assert run([*COMMAND, halves, "--dry-run", "--json", "--type", "Q4_K_M", *rules]) == 0
+    shown = capsys.readouterr()
+    record = json.loads(shown.out)
+    assert record["head_types"] == types
+    assert said in shown.err
+    trunk = [row for row in record["plan"] if not row["name"].startswith("blk.6.")]
+    assert {"Q4_K", "Q5_0", "Q6_K"} <= {row["to"] for row in trunk}
+    norms = [row["to"] for row in record["plan"] if "norm" in row["name"]]
+    assert {*norms} == {"F32"}
+
+
+def test_a_head_that_is_coarse_already(halves: str, tmp_path: Path, capsys: Capture) -> None:
+    """More bits would not bring back what is lost: but for what the mixture makes finer."""
+    coarse = str(tmp_path / "coarse.gguf")
+    pure = ["--type", "Q4_0", "--pure", "-q"]
+    assert run([*COMMAND, halves, "-o", coarse, *pure]) == 0
+    again = ["--dry-run", "--json", "--allow-requantize", "--type", "Q4_K_M"]
+    assert run([*COMMAND, coarse, *again]) == 0
+    assert json.loads(capsys.readouterr().out)["head_types"] == {"Q4_0": 6, "Q6_K": 1, "Q8_0": 1}
 
 
 def test_json(halves: str, tmp_path: Path, capsys: Capture) -> None:

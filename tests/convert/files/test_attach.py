@@ -143,6 +143,19 @@ def test_types_of_a_head(made: Made, tmp_path: Path) -> None:
     assert sum(done.types.values()) == done.n_tensors == len(kinds)
 
 
+def test_a_rule_for_the_whole_head(made: Made, tmp_path: Path) -> None:
+    head = made("glm4moe")
+    rules = ("attn_q=f16", "nextn=q4_0", "lm_head=q8_0")
+    done = attach_to(head.trunk, head.checkpoint, tmp_path / "a.gguf", "q8_0", *rules)
+    found = contents(done.paths[0]).items()
+    kinds = {name.split(".", 2)[2]: kind for name, (kind, *_) in found if name.startswith("blk.2.")}
+    assert kinds["attn_q.weight"] == "F16"
+    matrices = ("nextn.eh_proj", "attn_k", "ffn_up_exps", "ffn_down_shexp")
+    assert {kinds[f"{name}.weight"] for name in matrices} == {"Q4_0"}
+    assert {kinds["attn_norm.weight"], kinds["ffn_gate_inp.weight"]} == {"F32"}
+    assert done.unused_rules == ["lm_head=q8_0"]
+
+
 def test_rows_that_are_no_whole_blocks_become_half_floats(made: Made, tmp_path: Path) -> None:
     head = made("deepseek2")  # whose keys of 16 numbers no block has
     done = attach_to(head.trunk, head.checkpoint, tmp_path / "a.gguf", "q8_0")

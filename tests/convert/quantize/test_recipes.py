@@ -32,6 +32,7 @@ def options_of(recipe: str, flags: str, folder: Path, family: str) -> QuantizeOp
         leaves_output=flags == "leave",
         is_pure=flags == "pure",
         importance=importance,
+        keeps_heads=False,
     )
 
 

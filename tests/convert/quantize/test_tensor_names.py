@@ -69,7 +69,7 @@ def types_of(architecture: str, shapes: Shapes, recipe: str, path: Path) -> dict
         tensors.append(TensorData(name, shape, fmt, np.zeros(shape, dtype)))
     write_gguf(path, {"general.architecture": architecture} | named, tensors)
     with open_gguf(path) as file:
-        plan = make_plan(file, QuantizeOptions(find_recipe(recipe)))
+        plan = make_plan(file, QuantizeOptions(find_recipe(recipe), keeps_heads=False))
         return {item.tensor.name.split(".weight")[0]: item.format.name for item in plan.items}
 
 
