@@ -146,7 +146,7 @@ def _tensors(opened: OpenedGguf | ModelCheckpoint) -> list[dict[str, Any]]:
 
 def _metadata(opened: OpenedGguf | ModelCheckpoint) -> dict[str, Any]:
     from ...convert.checkpoint import ModelCheckpoint
-    from ...convert.verify.gguf_facts import plain_metadata
+    from ...convert.files.gguf_facts import plain_metadata
 
     if isinstance(opened, ModelCheckpoint):
         return opened.config

@@ -44,6 +44,10 @@ def read_size(text: str | None) -> int | None:
 @contextmanager
 def writing(output: Console, path: Path) -> Iterator[Progress]:
     """Progress with speed and time left. SIGTERM leaves nothing behind."""
+    from ...core.gguf.atomic_write import remove_leftovers
+
+    for left in remove_leftovers(path):
+        output.remark(f"removed {printable_path(left)}: a run that was killed had left it")
     name = printable_path(path.name)
     began, shown_at, stage = time.perf_counter(), 0.0, f"writing {name}"
 

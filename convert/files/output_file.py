@@ -42,6 +42,7 @@ class OutputFile(Struct, frozen=True):
         if len(target.paths) > 1:
             raise ConfigError(f"{target.label} is one of several shards: merge them, or use -o")
         _refuse_link(path)
+        _refuse_strangers_file(path)
         backup = path.with_name(path.name + _BACKUP)
         if os.path.lexists(backup):
             raise ConfigError(
@@ -82,6 +83,7 @@ def write(
             alignment=alignment,
             max_shard_bytes=output.max_bytes,
             overwrite=output.overwrite,
+            keeps_access=output.backup is not None,
             report=report,
         )
 
@@ -141,6 +143,18 @@ def _refuse_link(path: Path) -> None:
         )
 
 
+def _refuse_strangers_file(path: Path) -> None:
+    """What replaces it could not be given to its owner."""
+    found = path.stat()
+    if not hasattr(os, "geteuid") or os.geteuid() == 0:
+        return
+    if found.st_uid != os.geteuid() or found.st_gid not in (os.getegid(), *os.getgroups()):
+        raise ConfigError(
+            f"{printable_path(path)} belongs to another user or group, which a new file could not "
+            "be given to: use -o"
+        )
+
+
 class _Backup:
     """The old file under a second name before it loses its first: at no moment is there none."""
 
@@ -170,7 +184,7 @@ def _copy(path: Path, backup: Path) -> None:
     if free < 2 * path.stat().st_size:
         raise NextnError(f"{printable_path(path.parent)} has no room for a backup of {path.name}")
     try:
-        shutil.copyfile(path, backup)
+        shutil.copy2(path, backup)
     except BaseException:
         backup.unlink(missing_ok=True)
         raise

@@ -12,6 +12,8 @@ from ...core.gguf.printable import listing
 from ...core.gguf.reader import GgufFile
 from ...core.models import ARCHITECTURES, survey_model
 from ...core.models.model import Share
+from ..files.gguf_facts import GgufFacts
+from ..files.llama_keys import misread_layers, misread_widths, missing_keys
 from ..heads.family_table import find_mtp_family
 from .matrix_rows import OutputTensor
 from .model_sizes import ModelSizes
@@ -25,7 +27,18 @@ _NO_TRUNK = Share(range(0), has_ends=True)
 def check_complete(
     file: GgufFile, planned: Mapping[str, OutputTensor], sizes: ModelSizes, *, mtp_only: bool
 ) -> None:
-    """Raises ModelError for missing tensors, else for surplus ones, else for wrong shapes."""
+    """Raises ModelError for missing tensors, else for surplus ones, else for wrong shapes, else for
+    what config.json says against the tensors."""
+    _check_tensors(file, planned, sizes, mtp_only=mtp_only)
+    facts = GgufFacts(file, has_numbers=False)
+    missing = (f"nothing gives {key}" for key in missing_keys(facts))
+    for text in (*missing, *misread_widths(facts), *misread_layers(facts)):
+        raise ModelError(f"{file.label}: config.json: {text}")
+
+
+def _check_tensors(
+    file: GgufFile, planned: Mapping[str, OutputTensor], sizes: ModelSizes, *, mtp_only: bool
+) -> None:
     if file.metadata.architecture not in ARCHITECTURES:
         _raise_missing(file, _missing(file, planned, sizes, mtp_only=mtp_only), sizes)
         return

@@ -12,8 +12,8 @@ from ...core.gguf.reader import GgufFile
 from ...core.models.drafters.foreign_names import in_names_of_today
 from ...core.speculation.drafter_results import DrafterResult, ResultFile
 from ..checkpoint.folder import ModelCheckpoint
+from ..files.gguf_facts import GgufFacts
 from .checkpoint_verdict import inspect_checkpoint
-from .gguf_facts import GgufFacts
 from .gguf_verdict import inspect_gguf
 from .opening import OpenedGguf, open_anything
 from .pairing import check_pair, judge_by_result

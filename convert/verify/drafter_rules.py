@@ -10,7 +10,7 @@ from ...core.gguf.printable import listing
 from ...core.models.drafters import NETWORKS
 from ...core.models.drafters.training_record import read_training_record
 from ..drafters import DrafterDescription, TensorFaults, describe, find_tensor_faults
-from .gguf_facts import GgufFacts
+from ..files.gguf_facts import GgufFacts
 from .key_rules import check_tokens
 from .llama_rules import check_llama_cpp
 from .number_rules import check_numbers

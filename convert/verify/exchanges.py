@@ -20,7 +20,7 @@ from ...core.gguf.writer import TensorData, write_gguf
 from ...core.load_runtime import load_runtime
 from ...core.speculation.options import MTP, SpecOptions
 from ...core.try_drafter import try_drafter
-from .gguf_facts import GgufFacts
+from ..files.gguf_facts import GgufFacts
 from .verdict import TrialFacts
 
 _POOR: Final = 0.1  # share of drafted tokens that are accepted

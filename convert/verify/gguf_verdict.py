@@ -8,8 +8,8 @@ from typing import Final
 from ...core.models import ARCHITECTURES
 from ...core.vision.find_mmproj import find_mmproj
 from ..drafters import ARCHITECTURES as DRAFTERS
+from ..files.gguf_facts import GgufFacts
 from .drafter_rules import examine_drafter
-from .gguf_facts import GgufFacts
 from .head_rules import check_head, how_to_attach, was_dropped
 from .key_rules import check_keys, check_tokens
 from .llama_rules import check_llama_cpp

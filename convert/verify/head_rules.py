@@ -7,8 +7,8 @@ from typing import Final
 
 from ...core.gguf.printable import listing
 from ...core.gguf.tensors import Tensor, without_ones
+from ..files.gguf_facts import GgufFacts, ranges
 from ..heads.mtp_family import NEXTN_STEMS
-from .gguf_facts import GgufFacts, ranges
 from .verdict import FileReport, Subject
 
 CHECKPOINT: Final = "CHECKPOINT"  # in a command: what only the user knows

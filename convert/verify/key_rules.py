@@ -6,7 +6,7 @@ from typing import Final
 
 from ...core.errors import ModelError
 from ...core.gguf.checks import check_vocabulary
-from .gguf_facts import GgufFacts, ranges
+from ..files.gguf_facts import GgufFacts, ranges
 from .verdict import FileReport, Subject
 
 # One entry per block, MTP blocks included; llama.cpp refuses another length, but for the pattern.

@@ -10,8 +10,8 @@ from typing import Any, Final
 
 from ...core.gguf.printable import listing
 from ...core.tokenizer.pretokenizers import PRE_TOKENIZERS
-from .gguf_facts import GgufFacts
-from .llama_keys import misread_layers, misread_widths, missing_keys
+from ..files.gguf_facts import GgufFacts
+from ..files.llama_keys import misread_layers, misread_widths, missing_keys
 from .verdict import FileReport, Subject
 
 Rule = Callable[[GgufFacts], Iterator[str]]

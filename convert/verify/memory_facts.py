@@ -10,7 +10,7 @@ from ...core.gguf.printable import listing
 from ...core.models import ARCHITECTURES, survey_model
 from ...core.models.model_weights import is_no_part_of_text
 from ...core.state.sizes import PAGE_LEN, WINDOW, StateSizes
-from .gguf_facts import GgufFacts
+from ..files.gguf_facts import GgufFacts
 from .verdict import FileReport, MemoryFacts, Subject
 
 if TYPE_CHECKING:

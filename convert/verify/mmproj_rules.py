@@ -9,7 +9,7 @@ from ...core.gguf.printable import listing
 from ...core.models.model_weights import Inventory, Weights
 from ...core.vision.projectors import find_projector
 from ...core.vision.tower_sizes import TowerSizes, projector_type
-from .gguf_facts import GgufFacts
+from ..files.gguf_facts import GgufFacts
 from .verdict import FileReport, ImageFacts, Subject
 
 _AUDIO: Final = ("a.", "mm.a.")  # tensors of a tower for sound

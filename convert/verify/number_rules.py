@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from ...core.gguf.printable import listing
 from ...core.gguf.tensors import Tensor
 from ..drafters import ARCHITECTURES as DRAFTERS
-from .gguf_facts import GgufFacts
+from ..files.gguf_facts import GgufFacts
 from .head_rules import how_to_attach
 from .scan import faults_of
 from .verdict import FileReport, Subject

@@ -16,8 +16,8 @@ from ...core.tokenizer import load_tokenizer
 from ..drafters import ARCHITECTURES as DRAFTERS
 from ..drafters import TargetSizes, describe, fit_faults
 from ..drafters.drafter_shapes import count_vocabulary
+from ..files.gguf_facts import GgufFacts
 from .drafter_rules import report_faults
-from .gguf_facts import GgufFacts
 from .head_rules import check_head
 from .memory_facts import memory_of_networks
 from .rules import Severity

@@ -63,12 +63,14 @@ def write_gguf(
     alignment: int = DEFAULT_ALIGNMENT,
     max_shard_bytes: int | None = None,
     overwrite: bool = False,
+    keeps_access: bool = False,
     report: Report = lambda n_bytes: None,
 ) -> list[Path]:
     """The files written: `path`, or `stem-00001-of-0000N.gguf` beside it.
 
     Metadata keep their order; those of a `Metadata` keep their exact types. `split.*` keys are
     this function's own. `max_shard_bytes` counts tensor data; a larger tensor stands alone.
+    `keeps_access`: files that are replaced leave their mode and owner to the new ones.
     `report` is called with the number of tensor bytes just written; if it raises, no file is left.
     """
     if not 1 <= alignment <= MAX_ALIGNMENT or alignment & (alignment - 1):
@@ -78,7 +80,7 @@ def write_gguf(
     paths = _name_shards(Path(path), len(shards))
     entries = _with_alignment(exact_types(metadata), alignment)
     heads = [_head(entries, shards, number, alignment) for number in range(len(shards))]
-    with atomic_write(paths, overwrite) as files:
+    with atomic_write(paths, overwrite, keeps_access=keeps_access) as files:
         for file, head, shard, target in zip(files, heads, shards, paths, strict=True):
             _write_shard(file, head, shard, alignment, target, report)
     return paths

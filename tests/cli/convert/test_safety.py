@@ -20,6 +20,7 @@ from support.checkpoints import build_checkpoint
 from nextn.cli.app import run
 from nextn.core import nano
 from nextn.core.gguf import writer
+from nextn.core.gguf.atomic_write import atomic_write, remove_leftovers
 
 Capture = pytest.CaptureFixture[str]
 COMMANDS = {
@@ -165,7 +166,7 @@ def test_a_signal_midway(
 
     def then_stop(file: Any, head: Any, tensors: Any, alignment: Any, path: Any, _: Any) -> None:
         def report(_n_bytes: int) -> None:
-            seen.extend(place.glob(".*.tmp"))
+            seen.extend(place.glob(".*.part"))
             signal.raise_signal(sent)
 
         write(file, head, tensors, alignment, path, report)
@@ -179,6 +180,63 @@ def test_a_signal_midway(
     assert seen
     assert contents(place) == {"out.gguf": b"precious"}
     assert "Traceback" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["quantize", "split", "hf"])
+def test_what_a_kill_left_is_named_and_removed(
+    command: str, place: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the next run for the same file; what another run writes meanwhile stays, and so do the
+    files of other outputs."""
+    out = place / "out.gguf"
+    child = os.fork()
+    if not child:
+
+        def die(*_: Any) -> None:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+        monkeypatch.setattr(writer, "_write_shard", die)
+        spec(command, out, "-q")
+        os._exit(0)
+    assert os.WIFSIGNALED(os.waitpid(child, 0)[1])
+    left = sorted(path.name for path in place.iterdir())
+    assert left
+    assert all(name.startswith(".out") and name.endswith(".part") for name in left)
+    for name in (".other.gguf.0123456789abcdef.part", ".out.gguf.part"):
+        (place / name).write_bytes(b"not ours")
+    with atomic_write([out], overwrite=False):
+        (written,) = {path.name for path in place.glob(".out.gguf.*.part")} - {*left}
+        assert remove_leftovers(out) == [place / name for name in left]
+        assert (place / written).exists()
+    out.unlink()
+
+    (place / left[0]).write_bytes(b"left")
+    assert spec(command, out) == 0
+    said = capsys.readouterr().err
+    assert f"removed {place / left[0]}: a run that was killed had left it\n" in said
+    assert [path.name for path in sorted(place.glob(".*"))] == [
+        ".other.gguf.0123456789abcdef.part", ".out.gguf.part",
+    ]  # fmt: skip
+
+
+def test_in_place_keeps_mode_and_owner(
+    made: Path, place: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target, owners = place / "model.gguf", list[tuple[int, int]]()
+    shutil.copy(made / "trunk.gguf", target)
+    target.chmod(0o640)
+    found = target.stat()
+    monkeypatch.setattr(os, "fchown", lambda _, uid, gid: owners.append((uid, gid)))
+    words = ["--from", str(made / "model.gguf"), "--in-place", "--backup"]
+    assert run(["convert", "attach", str(target), *words, "-q"]) == 0
+    assert owners == [(found.st_uid, found.st_gid)]
+    for name in ("model.gguf", "model.gguf.bak"):
+        assert (place / name).stat().st_mode & 0o7777 == 0o640
+
+    (place / "model.gguf.bak").unlink()
+    monkeypatch.setattr(os, "geteuid", lambda: found.st_uid + 1)
+    assert run(["convert", "attach", str(target), *words, "--replace"]) == 1
+    one_line(capsys, "belongs to another user or group", "use -o")
 
 
 @all_commands

@@ -61,6 +61,11 @@ FAULTS: list[tuple[str, Edit, str]] = [
     ("qwen3", with_setting(model_type="bloom"), "'bloom' cannot be converted .known: llama"),
     ("qwen3", with_setting(hidden_act="gelu"), "hidden_act is 'gelu'"),
     ("qwen3", with_setting(num_key_value_heads=3), "cannot share"),
+    (
+        "qwen3",
+        with_setting(intermediate_size=1000),
+        "config.json: feed_forward_length is 1000, but blk.0.ffn_down.weight is ",
+    ),
     ("qwen3", with_setting(hidden_size="64"), "hidden_size is '64', not a size"),
     ("llama", with_setting(rope_parameters={"rope_type": "longrope"}), "'longrope' is not supp"),
     ("qwen35", with_setting(layer_types=["linear_attention"]), "layer_types does not name the 4"),

@@ -21,8 +21,8 @@ from support.thoroughness import n_examples
 from support.tiny_models import build_tiny
 from support.vocab import tokenizer_metadata
 
+from nextn.convert.files.gguf_facts import GgufFacts, ranges
 from nextn.convert.verify import FileReport, OpenedGguf, examine, open_anything
-from nextn.convert.verify.gguf_facts import GgufFacts, ranges
 from nextn.core import nano
 from nextn.core.errors import NextnError
 from nextn.core.gguf.cursor import MoreNeededError

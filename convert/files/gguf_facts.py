@@ -14,9 +14,9 @@ from ...core.errors import ModelError
 from ...core.gguf.metadata import Metadata
 from ...core.gguf.reader import GgufFile
 from ...core.gguf.types import INTEGERS, ValueType
-from ..files.model_parts import split_name
 from ..heads.family_table import find_mtp_family
 from ..heads.mtp_family import MtpFamily
+from .model_parts import split_name
 
 _WHOLE: Final = INTEGERS | {ValueType.BOOL}
 _HUB: Final = re.compile(r"huggingface\.co/([\w.-]+/[\w.-]+)")
