@@ -124,7 +124,7 @@ def attach(
         output,
         done.paths,
         describe_head(place, done),
-        drafting_command(head.architecture, done.paths[0]),
+        drafting_command(done.paths[0]),
         as_json=out.json,
         target=str(files.target),
         source=files.source,

@@ -297,7 +297,7 @@ def next_command(plan: Conversion, checkpoint: CheckpointOptions, path: str) -> 
     if plan.tower:
         return f"spec generate -m MODEL --mmproj {path} --image FILE"
     if checkpoint.mtp_only:
-        return f"spec generate -m MODEL -md {path}"
+        return f"spec convert inspect MODEL.gguf --draft {path}"
     return f"spec convert check {path}"
 
 

@@ -75,7 +75,7 @@ def extract(files: HeadedFileOptions, out: ExtractOutput, voice: VoiceOptions) -
         architecture = file.metadata.architecture
         (written,), n_heads = recombine.extract(file, OutputFile(path, out.force), progress)
     what = f"{n_heads} MTP head{'s' * (n_heads > 1)}, {size(written.stat().st_size)}"
-    command = drafting_command(architecture, files.file, written)
+    command = drafting_command(files.file, written)
     more = {"architecture": architecture, "heads": n_heads}
     finish(output, [written], what, command, as_json=out.json, **more)
 

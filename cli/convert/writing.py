@@ -115,11 +115,19 @@ def finish(
         output.line(json.dumps(found))
 
 
-def drafting_command(architecture: str, model: Path, head: Path | None = None) -> str:
-    """Ours for an architecture that runs here, else llama.cpp's. `head`: the head's own file."""
-    from ...core.models import ARCHITECTURES
+def drafting_command(model: Path, head: Path | None = None) -> str:
+    """The next command for a model with an MTP head: ours where it drafts here, llama.cpp's where
+    only that runs it, else inspect, which says why not. `head`: the head in a file of its own."""
+    from ...convert.heads.family_table import find_mtp_family
+    from ...convert.verify import OpenedGguf, examine
+    from ...core.gguf.reader import open_gguf
 
     files = f"-m {quoted(model)}" + (f" -md {quoted(head)}" if head else "")
-    if architecture in ARCHITECTURES:
+    with open_gguf(model) as file:
+        report = examine(OpenedGguf(file, has_numbers=False, n_bytes=0))
+    if any(drafter.name == "mtp" and drafter.works for drafter in report.drafters):
         return f"spec generate {files} --spec-type mtp 'Once upon a time'"
-    return f"llama-server {files} --spec-type draft-mtp"
+    family = find_mtp_family(report.architecture)
+    if family.architecture and family.in_llama_cpp and report.loads_in_llama_cpp:
+        return f"llama-server {files} --spec-type draft-mtp"
+    return f"spec convert inspect {quoted(head or model)}"

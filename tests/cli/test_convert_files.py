@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import json
+import shlex
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+from support.every_family import EVERY_WITH_MTP, build_family
+from support.head_files import LAYOUTS, family_file
 
 from nextn.cli.app import run
+from nextn.cli.convert.writing import drafting_command
 from nextn.core import nano
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
+Capture = pytest.CaptureFixture[str]
 NANO = str(nano.path())
 
 
@@ -53,6 +59,45 @@ def test_what_it_says_to_try_works(real_spec: Run, tmp_path: Path, trunk: Path) 
     real_spec("convert", "extract", NANO, "-o", head)
     given = real_spec("generate", "-m", str(trunk), "-md", head, *drafting, *flags)
     assert json.loads(given.stdout)["by_source"]["mtp"]["accepted"] > 0
+
+
+@pytest.mark.parametrize("name", EVERY_WITH_MTP)
+def test_the_next_command_drafts(name: str, tmp_path: Path, capsys: Capture) -> None:
+    """Of every family whose heads are run here, as it is printed."""
+    path = build_family(name, tmp_path, mtp=True).path
+    head = tmp_path / "head.gguf"
+    assert run(["convert", "extract", str(path), "-o", str(head)]) == 0
+    (line,) = [x for x in capsys.readouterr().err.splitlines() if x.startswith("next: ")]
+    _, *words = shlex.split(line.removeprefix("next: "))
+    assert words[:5] == ["generate", "-m", str(path), "-md", str(head)]
+    assert run([*words, "-n", "8", "--temp", "0", "--spec-fixed", "--json", "--ignore-eos"]) == 0
+    assert json.loads(capsys.readouterr().out)["by_source"]["mtp"]["drafted"] > 0
+
+
+@pytest.mark.parametrize(
+    ("name", "command"),
+    [
+        ("hy_v3", "llama-server -m FILE --spec-type draft-mtp"),
+        ("bailingmoe3", "llama-server -m FILE --spec-type draft-mtp"),
+        ("exaone-moe", "spec generate -m FILE --spec-type mtp 'Once upon a time'"),
+        ("exaone4", "spec convert inspect FILE"),
+        ("dots3note", "spec convert inspect FILE"),
+    ],
+)
+def test_the_next_command_is_true_for_the_family(name: str, command: str, tmp_path: Path) -> None:
+    """Here, in llama.cpp where only that has a graph for the head, or nowhere."""
+    path = tmp_path / "m.gguf"
+    if name in LAYOUTS:
+        family_file(path, name)
+    else:  # which nothing runs: it is enough that it is one
+
+        def rename(keys: dict[str, Any], tensors: dict[str, Any]) -> None:
+            for key in list(keys):
+                keys[key.replace("glm4moe.", f"{name}.")] = keys.pop(key)
+            keys["general.architecture"] = name
+
+        family_file(path, "glm4moe", rename)
+    assert drafting_command(path) == command.replace("FILE", str(path))
 
 
 def test_shards(real_spec_here: Run, tmp_path: Path) -> None:
@@ -155,9 +200,9 @@ def test_being_stopped_leaves_nothing(sent: signal.Signals, code: int, tmp_path:
     command = [sys.executable, "-c", SLOW, "convert", "detach", NANO, "-o", str(out), "--force"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         deadline = time.monotonic() + 120
-        while not list(tmp_path.glob(".*.tmp")) and time.monotonic() < deadline:
+        while not list(tmp_path.glob(".*.part")) and time.monotonic() < deadline:
             time.sleep(0.01)
-        assert list(tmp_path.glob(".*.tmp"))
+        assert list(tmp_path.glob(".*.part"))
         process.send_signal(sent)
         _, said = process.communicate(timeout=120)
     assert process.returncode == code
