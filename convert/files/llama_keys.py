@@ -40,7 +40,10 @@ _BY_ARCHITECTURE: Final[dict[str, tuple[str, ...]]] = {
     "cohere2moe": (
         *_EXPERTS, "attention.sliding_window", "logit_scale", "leading_dense_block_count"
     ),
-    "deepseek2": (*_SHARED, "attention.kv_lora_rank"),
+    "cohere2": ("logit_scale",),
+    "deepseek2": (
+        *_SHARED, *_LATENT, "attention.head_count_kv", "attention.key_length"
+    ),
     "deepseek32": (
         *_SHARED, *_LATENT, *_INDEXER, "attention.q_lora_rank", "expert_gating_func"
     ),
@@ -57,14 +60,22 @@ _BY_ARCHITECTURE: Final[dict[str, tuple[str, ...]]] = {
         "attention.q_lora_rank", "attention.kv_lora_rank_swa", "attention.key_length_mla_swa",
         "attention.value_length_mla_swa", "rope.freq_base_swa", "attention.indexer.head_count",
     ),
+    "ernie4_5-moe": ("interleave_moe_layer_step", "leading_dense_block_count"),
     "exaone-moe": (*_EXPERTS, "attention.sliding_window", "expert_gating_func"),
+    "gemma4": (
+        "attention.value_length", "attention.value_length_swa", "embedding_length_per_layer_input"
+    ),
     "glm-dsa": (*_SHARED, *_LATENT, *_INDEXER, "attention.q_lora_rank"),
     "glm4moe": _SHARED,
     "glm5-next": (
         *_SHARED, *_LATENT, *_INDEXER, "attention.q_lora_rank", "attention.indexer.kpool",
         "ssm.conv_kernel", "kda.head_dim",
     ),
+    "gpt-oss": ("attention.sliding_window",),
+    "granite": ("logit_scale",),
+    "granitemoe": ("logit_scale",),
     "hy_v3": _EXPERTS,
+    "llama4": ("interleave_moe_layer_step",),
     "mimo2": (*_EXPERTS, *_WINDOWS),
     "nemotron_h_moe": _STATE,
     "qwen3next": (*_EXPERTS, *_STATE),
@@ -79,6 +90,12 @@ _WIDTHS: Final = {
     "feed_forward_length": "ffn_down",
     _OF_EXPERTS: "ffn_down_exps",
 }
+# Experts are as wide as feed_forward_length says, and have no key of their own.
+_EXPERTS_ARE_DENSE: Final = ("llama", "granitemoe")
+_SAYS_DENSE_WIDTH: Final = (*_EXPERTS_ARE_DENSE, "hunyuan-moe")
+_SAYS_SHARED_WIDTH: Final = (
+    "ernie4_5-moe", "granitemoe", "qwen2moe", "qwen35moe", "qwen3next", "step35"
+)  # fmt: skip
 _EXPERTS_AS_DENSE: Final = ("hunyuan-moe",)  # as wide as feed_forward_length says
 _HYBRIDS: Final = ("qwen3next", "qwen35", "qwen35moe")
 _USUAL_INTERVAL: Final = 4
@@ -88,15 +105,25 @@ _COUNTS_DENSE: Final = (
 )  # fmt: skip
 
 
+def needed_keys(facts: GgufFacts) -> Iterator[str]:
+    """Without the architecture's prefix; of tensors that are there, too."""
+    architecture = facts.architecture
+    renamed = _RENAMED if architecture in _LAYER_NORM else {}
+    for usual in (*_ALWAYS, *_BY_ARCHITECTURE.get(architecture, ())):
+        yield renamed.get(usual, usual)
+    stems = set[str]().union(*(facts.blocks[n] for n in facts.trunk_blocks))
+    if "ffn_down" in stems or ("ffn_down_exps" in stems and architecture in _SAYS_DENSE_WIDTH):
+        yield "feed_forward_length"
+    if "ffn_down_exps" in stems:
+        yield from _EXPERTS if architecture not in _EXPERTS_ARE_DENSE else _EXPERTS[:2]
+    if "ffn_down_shexp" in stems and architecture in _SAYS_SHARED_WIDTH:
+        yield "expert_shared_feed_forward_length"
+    if facts.whole("expert_group_count") and architecture in ("bailingmoe2", "deepseek2"):
+        yield "expert_group_used_count"
+
+
 def missing_keys(facts: GgufFacts) -> Iterator[str]:
-    """Without the architecture's prefix."""
-    renamed = _RENAMED if facts.architecture in _LAYER_NORM else {}
-    for usual in (*_ALWAYS, *_BY_ARCHITECTURE.get(facts.architecture, ())):
-        key = renamed.get(usual, usual)
-        if not facts.file.metadata.has(key):
-            yield key
-    if any("ffn_down" in facts.blocks[n] for n in facts.trunk_blocks):
-        key = "feed_forward_length"
+    for key in dict.fromkeys(needed_keys(facts)):
         if not facts.file.metadata.has(key):
             yield key
 
