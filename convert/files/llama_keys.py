@@ -15,7 +15,7 @@ _ALWAYS: Final = (
     "context_length", "embedding_length", "block_count", "attention.head_count",
     "attention.layer_norm_rms_epsilon",
 )  # fmt: skip
-_LAYER_NORM: Final = ("cohere2", "nemotron_h_moe")
+_LAYER_NORM: Final = ("cohere2", "nemotron_h", "nemotron_h_moe")
 _RENAMED: Final = {"attention.layer_norm_rms_epsilon": "attention.layer_norm_epsilon"}
 _STATE: Final = (
     "ssm.conv_kernel", "ssm.state_size", "ssm.group_count", "ssm.time_step_rank", "ssm.inner_size"
@@ -62,6 +62,7 @@ _BY_ARCHITECTURE: Final[dict[str, tuple[str, ...]]] = {
     ),
     "ernie4_5-moe": ("interleave_moe_layer_step", "leading_dense_block_count"),
     "exaone-moe": (*_EXPERTS, "attention.sliding_window", "expert_gating_func"),
+    "falcon-h1": _STATE,
     "gemma4": (
         "attention.value_length", "attention.value_length_swa", "embedding_length_per_layer_input"
     ),
@@ -73,10 +74,19 @@ _BY_ARCHITECTURE: Final[dict[str, tuple[str, ...]]] = {
     ),
     "gpt-oss": ("attention.sliding_window",),
     "granite": ("logit_scale",),
+    "granitehybrid": _STATE,
     "granitemoe": ("logit_scale",),
     "hy_v3": _EXPERTS,
+    "kimi-linear": (
+        *_EXPERTS, *_LATENT, "expert_shared_count", "expert_gating_func", "ssm.conv_kernel",
+        "kda.head_dim",
+    ),
+    "lfm2": ("shortconv.l_cache",),
+    "lfm2moe": (*_EXPERTS, "shortconv.l_cache", "expert_gating_func"),
     "llama4": ("interleave_moe_layer_step",),
+    "mamba2": _STATE,
     "mimo2": (*_EXPERTS, *_WINDOWS),
+    "nemotron_h": _STATE,
     "nemotron_h_moe": _STATE,
     "qwen3next": (*_EXPERTS, *_STATE),
     "qwen35": _STATE,
@@ -91,13 +101,18 @@ _WIDTHS: Final = {
     _OF_EXPERTS: "ffn_down_exps",
 }
 # Experts are as wide as feed_forward_length says, and have no key of their own.
-_EXPERTS_ARE_DENSE: Final = ("llama", "granitemoe")
+_EXPERTS_ARE_DENSE: Final = ("llama", "granitemoe", "granitehybrid")
 _SAYS_DENSE_WIDTH: Final = (*_EXPERTS_ARE_DENSE, "hunyuan-moe")
 _SAYS_SHARED_WIDTH: Final = (
-    "ernie4_5-moe", "granitemoe", "qwen2moe", "qwen35moe", "qwen3next", "step35"
+    "ernie4_5-moe", "granitehybrid", "granitemoe", "qwen2moe", "qwen35moe", "qwen3next", "step35"
 )  # fmt: skip
 _EXPERTS_AS_DENSE: Final = ("hunyuan-moe",)  # as wide as feed_forward_length says
 _HYBRIDS: Final = ("qwen3next", "qwen35", "qwen35moe")
+# Whose layers attend where the key says that they have key-value heads.
+_KV_HEADS_TELL: Final = (
+    "granitehybrid", "kimi-linear", "lfm2", "lfm2moe", "nemotron_h", "nemotron_h_moe"
+)  # fmt: skip
+_ATTENTION: Final = ("attn_k", "attn_qkv")
 _USUAL_INTERVAL: Final = 4
 _COUNTS_DENSE: Final = (
     "bailingmoe2", "bailingmoe3", "cohere2moe", "deepseek2", "deepseek32", "dots3note",
@@ -145,6 +160,8 @@ def misread_layers(facts: GgufFacts) -> Iterator[str]:
     """What llama.cpp takes for a layer of another kind, by the keys."""
     if facts.architecture in _HYBRIDS and not facts.file.metadata.has("attention.recurrent_layers"):
         yield from _by_interval(facts)
+    if facts.architecture in _KV_HEADS_TELL:
+        yield from _by_kv_heads(facts)
     if facts.architecture in _COUNTS_DENSE:
         yield from _by_dense_count(facts)
 
@@ -162,6 +179,21 @@ def _by_interval(facts: GgufFacts) -> Iterator[str]:
         yield (
             f"{facts.architecture}.{key} {said}, but by its tensors blk.{ranges(wrong)} is not "
             "what that says, recurrent or attention"
+        )
+
+
+def _by_kv_heads(facts: GgufFacts) -> Iterator[str]:
+    key = "attention.head_count_kv"
+    stems = ("attn_kv_a_mqa",) if facts.architecture == "kimi-linear" else _ATTENTION
+    wrong = [
+        n
+        for n, n_heads in zip(facts.trunk_blocks, facts.per_block(key), strict=False)
+        if bool(n_heads) != any(stem in facts.blocks[n] for stem in stems)
+    ]
+    if wrong:
+        yield (
+            f"{facts.architecture}.{key} is not 0 where a layer has no attention, and only there: "
+            f"by its tensors blk.{ranges(wrong)} is not what it says"
         )
 
 

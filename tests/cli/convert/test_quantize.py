@@ -86,6 +86,9 @@ def test_words_behind_the_file_that_cannot_be(
     shown = capsys.readouterr().err
     assert message in shown
     assert shown.count("\n") == 1
+
+
+@pytest.mark.parametrize(
     ("flags", "types", "said"),
     [
         ([], {"Q6_K": 7, "Q8_0": 1}, "7 Q6_K, 1 Q8_0; Q6_K at least, unless --tensor-type nextn="),

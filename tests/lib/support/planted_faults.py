@@ -194,6 +194,11 @@ FAULTS: dict[str, Fault] = {
         lambda folder: changed(build_family("glm4moe", folder).path, folder,
                                {"glm4moe.leading_dense_block_count": 0}),
     ),
+    "heads where nothing attends": Fault(
+        "llama-layers", "lfm2.attention.head_count_kv",
+        lambda folder: changed(build_family("lfm2", folder).path, folder,
+                               {"lfm2.attention.head_count_kv": 2}),
+    ),
     "sections of zero": Fault(
         "llama-rope", "qwen35.rope.dimension_sections",
         qwen35(keys(rope__dimension_sections=[0, 0, 0, 0])),
