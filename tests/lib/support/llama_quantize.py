@@ -15,11 +15,14 @@ from collections.abc import Mapping
 
 MIXTURES = ("Q4_0", "Q4_K_M", "Q8_0")
 # Never quantised, whatever the mixture; norms and biases have one dimension and need no word.
-FLOAT_STEMS = ("ssm_conv1d", "shortconv.conv.", "ssm_norm", "ssm_a", "ssm_d", "ffn_gate_inp.weight")
+FLOAT_STEMS = ("ssm_conv1d", "shortconv.conv.", "ssm_norm", "ffn_gate_inp.weight")
+FLOAT_ENDS = (".ssm_a", ".ssm_d")
 
 
 def is_float(name: str, shape: tuple[int, ...]) -> bool:
-    return len(shape) < 2 or any(stem in name for stem in FLOAT_STEMS)
+    if len(shape) < 2 or name.endswith(FLOAT_ENDS):
+        return True
+    return any(stem in name for stem in FLOAT_STEMS)
 
 
 def mixture_types(shapes: Mapping[str, tuple[int, ...]], mixture: str) -> dict[str, str]:
