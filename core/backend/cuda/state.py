@@ -220,7 +220,7 @@ class _Image:
 
 
 def gdn_shape(s: RecurrentShape, window: int, *, tiled: bool) -> GdnShape:
-    if s.key_dim != s.value_dim or not s.n_key_heads:
+    if s.key_dim != s.value_dim or s.decay_dim > 1 or not s.n_key_heads:
         raise ConfigError(
             "--device cuda: recurrent layers other than those of Gated DeltaNet have no kernels "
             "there yet; take --device cpu"

@@ -15,6 +15,7 @@ from ...tokenizer.harmony import CHANNEL, CONSTRAIN, MESSAGE, speaks_harmony
 from .call_heads import BLANKS, ID, NAME, NUMBER, Head
 from .calls import KEYED_FORM, CallParser, CohereCall, JsonCall, NamedCall, Schemas, XmlCall
 from .gemma_arguments import GemmaCall
+from .python_call import PythonCall
 
 
 class CallList(Struct, frozen=True):
@@ -109,6 +110,13 @@ def _gemma(number: int, opening: str, _schemas: Schemas) -> CallParser:
     return GemmaCall(number, opening, "<tool_call|>")
 
 
+def _python(number: int, opening: str, schemas: Schemas) -> CallParser:
+    def other(number: int, opening: str, start: str) -> CallParser | None:
+        return None if start == "{" else PythonCall(number, opening, schemas)
+
+    return _Either(number, opening, "", other)
+
+
 def _deepseek(name: str) -> str:
     """A mark of DeepSeek's, which has its own bars and spaces."""
     return f"<\uff5c{name.replace(' ', chr(0x2581))}\uff5c>"
@@ -154,6 +162,12 @@ def _around_kimi(name: str) -> tuple[str, str]:
     return opening, f"{_KIMI_END}{_KIMI_LIST.closing}"
 
 
+def _around_lfm(name: str) -> tuple[str, str]:
+    start = f'[{{"name": {json.dumps(name, ensure_ascii=False)}, "arguments": '
+    return LFM.opening + start, f"}}]{_LFM_LIST.closing}"
+
+
+_LFM_LIST: Final = CallList("", "<|tool_call_end|>", re.compile(r"[\s\[,\]]*"))
 # The bracket of the list stands before the mark, or is missing.
 _COHERE_LIST: Final = CallList("", "<|END_ACTION|>", re.compile(r"[\s\[,\]]*"))
 _MISTRAL_HEADS: Final[tuple[Head, ...]] = (
@@ -172,6 +186,7 @@ SEED: Final = CallStyle(
 )
 GRANITE: Final = CallStyle("<|tool_call|>", _json, listed=CallList(), around=_around_granite)
 COHERE: Final = CallStyle("<|START_ACTION|>", _cohere, listed=_COHERE_LIST, around=_around_cohere)
+LFM: Final = CallStyle("<|tool_call_start|>", _python, listed=_LFM_LIST, around=_around_lfm)
 BARE: Final = CallStyle("{", _json, is_whole=True)
 TAUGHT: Final = CallStyle("<tool_call>", _tagged, closing=_CLOSING, is_native=False)
 GLM: Final = CallStyle("<tool_call>", _keyed, closing=_CLOSING)
@@ -213,6 +228,8 @@ _BY_MARK: Final = (
     (SEED.opening, SEED),
     (COHERE.opening, COHERE),
     (GRANITE.opening, GRANITE),
+    (LFM.opening, LFM),
+    ("<|tool_list_start|>", LFM),
     ("<arg_key>", GLM),
     ("<tool_call>", HERMES),
 )

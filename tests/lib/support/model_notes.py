@@ -64,8 +64,8 @@ NOTES: dict[str, ModelNote] = {
     "hunyuan-dense": ModelNote("Hunyuan 0.5B to 7B", "hunyuan-dense", (), THINK),
     "hunyuan-moe": ModelNote("Hunyuan-A13B", "hunyuan-moe", (), THINK),
     "kimi-linear": ModelNote("Kimi Linear", "kimi-k2", (styles.KIMI,), THINK),
-    "lfm2": ModelNote("LFM2, LFM2.5", "chatml"),
-    "lfm2moe": ModelNote("LFM2 with experts", "chatml"),
+    "lfm2": ModelNote("LFM2, LFM2.5", "chatml", (styles.LFM,), THINK),
+    "lfm2moe": ModelNote("LFM2 with experts", "chatml", (styles.LFM,)),
     "llama": ModelNote(
         "Llama 1 to 3, Mistral, Mixtral, and others of their shape",
         "llama2 llama2-sys llama2-sys-bos llama2-sys-strip llama3 mistral-v1 mistral-v3 "

@@ -20,6 +20,7 @@ from nextn.core.server.reply.styles import (
     GRANITE,
     HERMES,
     KIMI,
+    LFM,
     LISTED,
     NAMED,
     SEED,
@@ -49,7 +50,7 @@ MEMBERS = [
     "<fun",
     "</tool",
 ]
-STYLES = [HERMES, LISTED, NAMED, BARE, GLM, DEEPSEEK, KIMI, GEMMA, SEED, GRANITE, COHERE]
+STYLES = [HERMES, LISTED, NAMED, BARE, GLM, DEEPSEEK, KIMI, GEMMA, SEED, GRANITE, COHERE, LFM]
 
 
 def texts(*more: str, max_size: int = 14) -> st.SearchStrategy[str]:
@@ -119,6 +120,10 @@ def of_cohere(name: str, arguments: Any) -> str:
     return json.dumps({"tool_call_id": "0", "tool_name": name, "parameters": arguments})
 
 
+def of_lfm(name: str, arguments: Any) -> str:
+    return f"{name}({', '.join(f'{key}={value!r}' for key, value in arguments.items())})"
+
+
 def around(style: CallStyle) -> Write:
     """Marks of the list included."""
 
@@ -144,10 +149,14 @@ HOW: list[tuple[CallStyle, Write, str, str, str]] = [
     (SEED, marked, "<seed:tool_call>", "</seed:tool_call><seed:tool_call>", "</seed:tool_call>"),
     (GRANITE, named_first, "<|tool_call|>[", ", ", "]"),
     (COHERE, of_cohere, f"{COHERE.opening}[\n", ",\n", "\n]<|END_ACTION|>"),
+    *(
+        (LFM, write, f"{LFM.opening}[", ", ", "]<|tool_call_end|>")
+        for write in (of_lfm, named_first)
+    ),
     (GEMMA, of_gemma, "<|tool_call>", "<tool_call|><|tool_call>", "<tool_call|>"),
     *(
         (style, around(style), "", "", "")
-        for style in (DEEPSEEK, DEEPSEEK_CODE, KIMI, GRANITE, COHERE)
+        for style in (DEEPSEEK, DEEPSEEK_CODE, KIMI, GRANITE, COHERE, LFM)
     ),
 ]
 

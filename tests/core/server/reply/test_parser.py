@@ -19,6 +19,7 @@ from nextn.core.server.reply.styles import (
     GRANITE,
     HERMES,
     KIMI,
+    LFM,
     LISTED,
     NAMED,
     SEED,
@@ -36,6 +37,7 @@ K_ALL, K_ONE, K_ARGS, K_END, K_LAST = (
 )
 Q = '<|"|>'
 ACTION, END_ACTION = COHERE.opening, "<|END_ACTION|>"
+LFM_END = "<|tool_call_end|>"
 ANSWER = ("<|START_RESPONSE|>", "<|END_RESPONSE|>")
 THINKING = ("<|START_THINKING|>", "<|END_THINKING|>")
 
@@ -151,6 +153,19 @@ CASES: list[tuple[str, dict[str, Any], str, str, list[tuple[str, Any]]]] = [
     ('<|tool_call|>[{"name": "weather", "arguments": {"days": 3}}, {"name": "now", '
      '"arguments": {}}]', {"calls": GRANITE}, "", "", [("weather", {"days": 3}), ("now", {})]),
     ("<|tool_call|> none", {"calls": GRANITE}, "<|tool_call|> none", "", []),
+    # LFM2: Python, or JSON where that was asked for.
+    (
+        f'Well.\n{LFM.opening}[weather(city="Ulm, \\"Nord\\" (1)", days=3, deep={{\'a\': [True, '
+        f'None]}}), now()]{LFM_END}',
+        {"calls": LFM}, "Well.", "",
+        [("weather", {"city": 'Ulm, "Nord" (1)', "days": 3, "deep": {"a": [True, None]}}),
+         ("now", {})],
+    ),
+    (f"{LFM.opening}[weather(city=Ulm, days=true,)]{LFM_END} ok", {"calls": LFM}, "ok", "",
+     [("weather", {"city": "Ulm", "days": True})]),
+    (f'{LFM.opening}[{{"name": "weather", "arguments": {{"days": 3}}}}]{LFM_END}', {"calls": LFM},
+     "", "", [("weather", {"days": 3})]),
+    (f"{LFM.opening}[two words(x=1)]", {"calls": LFM}, f"{LFM.opening}[two words(x=1)]", "", []),
     # Command R7B, with marks around the answer.
     (
         f'{THINKING[0]}hm{THINKING[1]}{ACTION}[\n    {{"tool_call_id": "0", '
@@ -237,6 +252,7 @@ def test_what_is_no_call_comes_at_once() -> None:
         (SEED, "<seed:tool_call>x"),
         (GRANITE, "<|tool_call|>x"),
         (COHERE, f"{ACTION}[x"),
+        (LFM, f"{LFM.opening}[x y"),
     ):
         parser = ReplyParser(calls=style)
         assert "".join(piece.text for piece in parser.feed(text)) == text
@@ -263,6 +279,7 @@ def test_a_parameter_that_was_cut_off_is_unfinished_json() -> None:
         ("{% if tools %}<seed:tool_call><function=", SEED),
         ("{% if tools %}respond only with <|tool_call|> and a list", GRANITE),
         (f"{{% if tools %}}<|START_THINKING|>{ACTION}", COHERE),
+        ("{% if tools %}List of tools: <|tool_list_start|>[", LFM),
     ],
 )
 def test_templates_show_the_style(template: str, style: Any) -> None:
@@ -289,7 +306,9 @@ def test_a_template_that_shows_no_tools_is_taught_them() -> None:
     )
 
 
-@pytest.mark.parametrize("style", [NAMED, DEEPSEEK, DEEPSEEK_CODE, KIMI, GEMMA, GRANITE, COHERE])
+@pytest.mark.parametrize(
+    "style", [NAMED, DEEPSEEK, DEEPSEEK_CODE, KIMI, GEMMA, GRANITE, COHERE, LFM]
+)
 def test_a_forced_call_is_read_again(style: Any) -> None:
     before, after = style.around("weather")
     found = Told(f'{before}{{"city": "Ulm", "days": 3}}{after}', [], calls=style)
