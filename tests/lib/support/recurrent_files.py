@@ -17,13 +17,8 @@ def granite_h(n_layers: int = 24) -> tuple[dict[str, Any], Shapes]:
     attends = [n % 12 == 5 for n in range(n_layers)]
     shapes: Shapes = {"token_embd.weight": (N_VOCAB, width), "output_norm.weight": (width,)}
     for n, is_attention in enumerate(attends):
-        own: Shapes = {"attn_norm.weight": (width,), "ffn_norm.weight": (width,)}
-        own |= {"ffn_gate.weight": (ff, width), "ffn_up.weight": (ff, width)}
-        own |= {"ffn_down.weight": (width, ff)}
-        if is_attention:
-            own |= {"attn_q.weight": (width, width), "attn_output.weight": (width, width)}
-            own |= {"attn_k.weight": (512, width), "attn_v.weight": (512, width)}
-        else:
+        own = _ffn(width, ff) | (_attention(width) if is_attention else {})
+        if not is_attention:
             channels = inner + 2 * state
             own |= {"ssm_in.weight": (2 * inner + 2 * state + heads, width)}
             own |= {"ssm_conv1d.weight": (channels, 4), "ssm_conv1d.bias": (channels,)}
@@ -49,12 +44,8 @@ def lfm2(n_layers: int = 16) -> tuple[dict[str, Any], Shapes]:
     attends = [n in (2, 5, 8, 10, 12, 14) for n in range(n_layers)]
     shapes: Shapes = {"token_embd.weight": (N_VOCAB, width), "token_embd_norm.weight": (width,)}
     for n, is_attention in enumerate(attends):
-        own: Shapes = {"attn_norm.weight": (width,), "ffn_norm.weight": (width,)}
-        own |= {"ffn_gate.weight": (ff, width), "ffn_up.weight": (ff, width)}
-        own |= {"ffn_down.weight": (width, ff)}
+        own = _ffn(width, ff) | (_attention(width) if is_attention else {})
         if is_attention:
-            own |= {"attn_q.weight": (width, width), "attn_output.weight": (width, width)}
-            own |= {"attn_k.weight": (512, width), "attn_v.weight": (512, width)}
             own |= {"attn_q_norm.weight": (64,), "attn_k_norm.weight": (64,)}
         else:
             own |= {"shortconv.in_proj.weight": (3 * width, width)}
@@ -68,6 +59,21 @@ def lfm2(n_layers: int = 16) -> tuple[dict[str, Any], Shapes]:
         "attention.layer_norm_rms_epsilon": 1e-5, "rope.freq_base": 1e6,
     }  # fmt: skip
     return _metadata("lfm2", keys), shapes
+
+
+def _ffn(width: int, ff: int) -> Shapes:
+    """With the norms of a block."""
+    return {
+        "attn_norm.weight": (width,), "ffn_norm.weight": (width,), "ffn_gate.weight": (ff, width),
+        "ffn_up.weight": (ff, width), "ffn_down.weight": (width, ff),
+    }  # fmt: skip
+
+
+def _attention(width: int) -> Shapes:
+    return {
+        "attn_q.weight": (width, width), "attn_output.weight": (width, width),
+        "attn_k.weight": (512, width), "attn_v.weight": (512, width),
+    }  # fmt: skip
 
 
 def _metadata(architecture: str, keys: dict[str, Any]) -> dict[str, Any]:
