@@ -63,6 +63,8 @@ class CheckpointFamily(Struct, frozen=True):
     is_tied: bool = False  # checkpoints have no output matrix
     rope: RopeTraits = RopeTraits()
     mtp: MtpPlace = MtpPlace.NONE
+    # Of a tensor of MTP heads, where several layers of the checkpoint are one block.
+    head_name: Callable[[str], str] = lambda name: name
     shifted_norms: bool = False  # x * (1 + w): checkpoints hold w, GGUF holds 1 + w
     stems: Mapping[str, str] = field(default_factory=dict)  # in a block, without `.weight`
     whole: Mapping[str, str] = field(default_factory=dict)  # in a block, with their endings

@@ -54,7 +54,7 @@ def read_settings(checkpoint: ModelCheckpoint, options: Options) -> Settings:
     notes = list[str]()
     found = sort_tensors(checkpoint.tensors, config)
     n_layers = config.size("num_hidden_layers")
-    found.matrices = heads_apart(found.matrices, family.mtp, n_layers)
+    found.matrices = heads_apart(found.matrices, family, n_layers)
     if senses := found.other_senses:
         first = printable(senses[0])
         notes.append(f"{len(senses)} tensors of vision or audio are left out ({first}, ...)")

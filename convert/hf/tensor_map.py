@@ -183,11 +183,11 @@ class TensorMap(Struct):
 
 
 def heads_apart(
-    matrices: dict[str, StoredMatrix], place: MtpPlace, n_layers: int
+    matrices: dict[str, StoredMatrix], family: CheckpointFamily, n_layers: int
 ) -> dict[str, StoredMatrix]:
     """Heads that lie behind the trunk under the names of those that lie apart."""
-    if place is not MtpPlace.BEHIND:
-        return matrices
+    if family.mtp is not MtpPlace.BEHIND:
+        return {_head_name(name, family): matrix for name, matrix in matrices.items()}
     out: dict[str, StoredMatrix] = {}
     for name, matrix in matrices.items():
         found = _LAYER.fullmatch(name)
@@ -196,6 +196,10 @@ def heads_apart(
             name = f"mtp.layers.{int(found[2]) - n_layers}.{inner}"
         out[name] = matrix
     return out
+
+
+def _head_name(name: str, family: CheckpointFamily) -> str:
+    return family.head_name(name) if name.startswith("mtp.") else name
 
 
 def _shape(name: str, matrix: StoredMatrix, n_rows: int) -> tuple[int, ...]:

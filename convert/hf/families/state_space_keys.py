@@ -231,9 +231,10 @@ def without_experts(config: ModelConfig, n_layers: int, n_mtp: int) -> Keys:
 def nemotron_keys(config: ModelConfig, sizes: ModelSizes, rope: RopeSetting) -> Keys:
     kinds = _kinds(config, sizes)
     widths = [sizes.n_ff if kind in _FEED_FORWARD else 0 for kind in kinds]
+    has_attention = [kind in _ATTENTION for kind in kinds] + [True] * sizes.n_mtp
     return _mamba_keys(config, sizes) | {
         "feed_forward_length": per_layer(widths, ValueType.I32),
-        "attention.head_count_kv": _kv_heads(sizes, [kind in _ATTENTION for kind in kinds]),
+        "attention.head_count_kv": _kv_heads(sizes, has_attention),
         "attention.key_length": sizes.head_dim,
         "attention.value_length": sizes.head_dim,
         # Its readers look for this one.
@@ -250,8 +251,9 @@ def nemotron_keys(config: ModelConfig, sizes: ModelSizes, rope: RopeSetting) -> 
 def nemotron_moe_keys(config: ModelConfig, sizes: ModelSizes, rope: RopeSetting) -> Keys:
     kinds, width = _kinds(config, sizes), sizes.n_ff_expert
     scale = config.number("routed_scaling_factor", config.get("routed_scaling_factor"), 1.0)
+    widths = [width * (kind in _EXPERTS) for kind in kinds] + [width] * sizes.n_mtp
     return nemotron_keys(config, sizes, rope) | {
-        "feed_forward_length": per_layer([width * (k in _EXPERTS) for k in kinds], ValueType.I32),
+        "feed_forward_length": per_layer(widths, ValueType.I32),
         "expert_feed_forward_length": width,
         "expert_shared_feed_forward_length": config.size("moe_shared_expert_intermediate_size"),
         "expert_shared_count": config.count("n_shared_experts"),
@@ -261,6 +263,13 @@ def nemotron_moe_keys(config: ModelConfig, sizes: ModelSizes, rope: RopeSetting)
         "expert_group_used_count": config.count("topk_group") or None,
         "moe_latent_size": config.count("moe_latent_size") or None,
     }
+
+
+def nemotron_head_name(name: str) -> str:
+    """A layer with attention and one with experts are one block."""
+    if name == "mtp.layers.1.norm.weight":
+        return "mtp.layers.0.post_attention_norm.weight"
+    return name.replace("mtp.layers.1.", "mtp.layers.0.", 1)
 
 
 def granite_variant(config: ModelConfig) -> str | None:

@@ -7,7 +7,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from ..checkpoint_family import CheckpointFamily, RopeTraits
+from ..checkpoint_family import CheckpointFamily, MtpPlace, RopeTraits
 from ..tokenizer.tokenizer_traits import TokenizerTraits
 from . import dense_keys as dense
 from . import kimi_rows as kimi
@@ -133,7 +133,11 @@ FAMILIES_WITH_STATES: Final = MappingProxyType(
         ),
         "nemotron_h": replace(_NEMOTRON, sizes=keys.without_experts, variant=keys.nemotron_variant),
         "nemotron_h_moe": replace(
-            _NEMOTRON, architecture="nemotron_h_moe", keys=keys.nemotron_moe_keys
+            _NEMOTRON,
+            architecture="nemotron_h_moe",
+            mtp=MtpPlace.APART,
+            head_name=keys.nemotron_head_name,
+            keys=keys.nemotron_moe_keys,
         ),
     }
 )

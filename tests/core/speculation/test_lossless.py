@@ -17,6 +17,7 @@ from support.every_family import EVERY_FAMILY, EVERY_WITH_MTP
 from support.plain_hub_cases import PLAIN_CASES
 from support.running import random_tokens
 from support.scripted import Oracle, drain
+from support.state_hub_cases import WITH_CONVERTED_HEAD
 from support.tiny_models import FAMILIES, TinyModel
 
 from nextn.core import nano
@@ -86,6 +87,11 @@ CASES = [
     for family in sorted(EVERY_FAMILY)
     for types in (LISTS if family in FAMILIES else ONE if family in PLAIN_CASES else FEW)
     if "mtp" not in types or family in EVERY_WITH_MTP
+]
+CASES += [
+    pytest.param(name, types, id=f"{name}-{','.join(types)}")
+    for name in WITH_CONVERTED_HEAD
+    for types in (("mtp",), ("ngram-mod", "mtp"))
 ]
 
 

@@ -22,6 +22,7 @@ from .hub_case import HubCase
 from .hub_checkpoints import CASES
 from .model_notes import NOTES, ModelNote
 from .plain_hub_cases import PLAIN_CASES, UNLIKE_LLAMA_CPP
+from .state_hub_cases import WITH_CONVERTED_HEAD
 from .tiny_gemma import GEMMAS, GemmaKind
 from .tiny_heads import KINDS, HeadKind
 
@@ -88,7 +89,7 @@ def rows() -> Iterator[str]:
 def heads(architecture: str) -> str:
     if not find_mtp_family(architecture).architecture:
         return ""
-    return "yes" if architecture in of_families(EVERY_WITH_MTP) else "attach"
+    return "yes" if architecture in WITH_HEADS else "attach"
 
 
 def of_families(names: Iterable[str]) -> set[str]:
@@ -107,6 +108,9 @@ def known_templates(note: ModelNote) -> list[str]:
     names = note.templates.split()
     assert set(names) <= set(BUILT_IN)
     return names
+
+
+WITH_HEADS = of_families((*EVERY_WITH_MTP, *WITH_CONVERTED_HEAD))
 
 
 class Checked:

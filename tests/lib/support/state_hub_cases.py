@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import torch
+
 from .hub_case import Config, HubCase, Tensors
 
+WITH_CONVERTED_HEAD = ("nemotron_h_moe-mtp",)  # an MTP head comes with the checkpoint
 # llama.cpp has the norms' epsilon for lengths and latents, the checkpoint's class another one.
 OTHER_EPSILON = {"kimi-linear": 1e-2}
 
@@ -72,6 +75,24 @@ def _nemotron_moe(config: Config) -> None:
     del config["layers_block_type"]
     config |= {"hybrid_override_pattern": "ME*E", "num_hidden_layers": 4}
     _own_epsilon(config)
+
+
+def _nemotron_head(config: Config) -> None:
+    _nemotron_moe(config)
+    config |= {"num_nextn_predict_layers": 1, "mtp_hybrid_override_pattern": "*E"}
+
+
+def _add_nemotron_head(tensors: Tensors) -> None:
+    """`transformers` has none: copies of the trunk's layers, and what is around them."""
+    for n, layer in enumerate((2, 1)):
+        before = f"backbone.layers.{layer}."
+        for name in [name for name in tensors if name.startswith(before)]:
+            copy = tensors[name].flip(0).contiguous()
+            tensors[f"mtp.layers.{n}.{name.removeprefix(before)}"] = copy
+    made = torch.Generator().manual_seed(3)
+    for name in ("0.enorm", "0.hnorm", "1.final_layernorm"):
+        tensors[f"mtp.layers.{name}.weight"] = 1 + 0.2 * torch.randn(64, generator=made)
+    tensors["mtp.layers.0.eh_proj.weight"] = torch.randn(64, 128, generator=made) / 11
 
 
 KIMI: Config = FOUR | {
@@ -150,6 +171,10 @@ STATE_CASES: dict[str, HubCase] = {
     "nemotron_h_moe": HubCase(
         "nemotron_h_moe", hf_class="NemotronHForCausalLM", hf_config="NemotronHConfig",
         settings=NEMOTRON_MOE, stored=_nemotron_moe,
+    ),
+    "nemotron_h_moe-mtp": HubCase(
+        "nemotron_h_moe", hf_class="NemotronHForCausalLM", hf_config="NemotronHConfig",
+        settings=NEMOTRON_MOE, stored=_nemotron_head, tensors=_add_nemotron_head,
     ),
     "nemotron_h_moe-latents": HubCase(
         "nemotron_h_moe", hf_class="NemotronHForCausalLM", hf_config="NemotronHConfig",
