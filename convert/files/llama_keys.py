@@ -11,10 +11,11 @@ from typing import Final
 
 from .gguf_facts import GgufFacts, ranges
 
+_HEADS: Final = "attention.head_count"
 _ALWAYS: Final = (
-    "context_length", "embedding_length", "block_count", "attention.head_count",
-    "attention.layer_norm_rms_epsilon",
+    "context_length", "embedding_length", "block_count", _HEADS, "attention.layer_norm_rms_epsilon"
 )  # fmt: skip
+_WITHOUT_ATTENTION: Final = ("mamba2",)
 _LAYER_NORM: Final = ("cohere2", "nemotron_h", "nemotron_h_moe")
 _RENAMED: Final = {"attention.layer_norm_rms_epsilon": "attention.layer_norm_epsilon"}
 _STATE: Final = (
@@ -125,7 +126,8 @@ def needed_keys(facts: GgufFacts) -> Iterator[str]:
     architecture = facts.architecture
     renamed = _RENAMED if architecture in _LAYER_NORM else {}
     for usual in (*_ALWAYS, *_BY_ARCHITECTURE.get(architecture, ())):
-        yield renamed.get(usual, usual)
+        if usual != _HEADS or architecture not in _WITHOUT_ATTENTION:
+            yield renamed.get(usual, usual)
     stems = set[str]().union(*(facts.blocks[n] for n in facts.trunk_blocks))
     if "ffn_down" in stems or ("ffn_down_exps" in stems and architecture in _SAYS_DENSE_WIDTH):
         yield "feed_forward_length"

@@ -166,13 +166,12 @@ def test_what_does_not_fit_is_not_run(tmp_path: Path, capsys: pytest.CaptureFixt
 @pytest.mark.parametrize(
     ("words", "text"),
     [
-        ([str(NANO), "--run"], "--run measures a drafter: give --draft FILE"),
         (
             [str(DRAFTER), "--target", str(DRAFTER)],
             "--target: {} is an EAGLE3 drafter for another model",
         ),
         ([str(DRAFTER), "--target", str(NANO), "--draft", "x"], "or --target, not both"),
-        ([str(DRAFTER), "--target", str(NANO), "--metadata"], "go with neither"),
+        ([str(DRAFTER), "--target", str(NANO), "--metadata"], "not with --tensors and --metadata"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_compared(
