@@ -13,6 +13,7 @@ import nextn.core
 from nextn.core.generation import GenerateParams
 from nextn.core.runtime import Runtime
 from nextn.core.sampling.params import SamplingParams
+from nextn.core.speculation.options import NO_SPECULATION
 
 from .figures import Figure, spread
 from .setup import MIXTURES, Setup
@@ -47,7 +48,7 @@ def measure(path: Path, threads: int, prompt_rounds: int = 0) -> tuple[Rates, Ra
     decode, prompts = Rates(), Rates()
     rng = np.random.default_rng(0)
     with (
-        nextn.core.load(path, "cpu", n_ctx=1024, threads=threads) as runtime,
+        nextn.core.load(path, "cpu", n_ctx=1024, threads=threads, spec=NO_SPECULATION) as runtime,
         LlamaCpp(path, n_ctx=1024, n_threads=threads, half_kv=True) as llama,
     ):
 
