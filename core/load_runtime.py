@@ -82,10 +82,8 @@ def load_runtime(  # noqa: PLR0913 - keyword options of the user
         if progress is not None:
             backend.report = progress
         try:
-            return _load(
-                with_overrides(open_gguf(path), overrides),
-                backend, n_ctx, spec, drafts, vision, threads,
-            )  # fmt: skip
+            file = with_overrides(open_gguf(path), overrides)
+            return _load(file, backend, n_ctx, spec, drafts, vision, threads)
         except BaseException:
             backend.close()
             raise
@@ -96,9 +94,8 @@ def load_runtime(  # noqa: PLR0913 - keyword options of the user
         check_devices(devices)
         runtime = load(open_ranks(devices, kv_types, device))
     else:
-        backend = create_backend(
-            device, usable_threads(threads), kv_types, repack_cache=repack_cache
-        )
+        n = usable_threads(threads)
+        backend = create_backend(device, n, kv_types, repack_cache=repack_cache)
         try:
             runtime = load(backend)
         except OneIsTooSmallError as error:

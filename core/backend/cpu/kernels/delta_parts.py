@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from msgspec.structs import asdict
 
 from ...layers import ChannelDelta, DeltaRule, HeadOrder, RecurrentShape
@@ -18,18 +20,21 @@ class DeltaKernelShape(RecurrentShape, frozen=True, kw_only=True):
     eps: float
     unit_eps: float  # of the lengths of queries and keys
     window: int
+    width: int  # of the op's input rows
 
     @classmethod
     def of(cls, delta: DeltaRule, window: int) -> DeltaKernelShape:
         eps = delta.norm.eps
-        sizes = asdict(delta.shape)
-        return cls(**sizes, order=delta.order, eps=eps, unit_eps=eps, window=window)
+        return cls._of(delta, order=delta.order, eps=eps, unit_eps=eps, window=window)
 
     @classmethod
     def of_channels(cls, kda: ChannelDelta, window: int) -> DeltaKernelShape:
-        sizes = asdict(kda.shape)
         eps, unit_eps = kda.norm.eps, kda.unit_eps
-        return cls(**sizes, order=HeadOrder.GROUPED, eps=eps, unit_eps=unit_eps, window=window)
+        return cls._of(kda, order=HeadOrder.GROUPED, eps=eps, unit_eps=unit_eps, window=window)
+
+    @classmethod
+    def _of(cls, layer: DeltaRule | ChannelDelta, **more: Any) -> DeltaKernelShape:
+        return cls(**asdict(layer.shape), width=layer.width, **more)
 
     @property
     def has_channel_decays(self) -> bool:
@@ -40,13 +45,6 @@ class DeltaKernelShape(RecurrentShape, frozen=True, kw_only=True):
     def head_dim(self) -> int:
         """Of keys and values."""
         return self.key_dim
-
-    @property
-    def width(self) -> int:
-        """Of the op's input rows."""
-        if self.has_channel_decays:
-            return self.channels + self.n_value_heads
-        return self.channels + self.value_width + 2 * self.n_value_heads
 
     @property
     def heads_per_key(self) -> int:

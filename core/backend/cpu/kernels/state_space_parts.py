@@ -11,15 +11,11 @@ class StateSpaceShape(RecurrentShape, frozen=True, kw_only=True):
     """All that the kernels of one layer are specialised for."""
 
     window: int
+    width: int  # of the op's input rows
 
     @classmethod
     def of(cls, layer: StateSpace, window: int) -> StateSpaceShape:
-        return cls(**asdict(layer.shape), window=window)
-
-    @property
-    def width(self) -> int:
-        """Of the op's input rows [z | x | B | C | dt]."""
-        return self.channels + self.value_width + self.n_value_heads
+        return cls(**asdict(layer.shape), window=window, width=layer.width)
 
     @property
     def heads_per_key(self) -> int:
