@@ -19,11 +19,12 @@ from ...core.bench.record import Prompt
 from ...core.engine.engine import Engine
 from ...core.engine.sequence import Sequence as EngineSequence
 from ...core.errors import ConfigError
-from ...core.generation import GenerateParams
+from ...core.generation import LIMIT, GenerateParams
 from ...core.runtime import Runtime
 from ...core.sampling.params import SamplingParams
+from .own_questions import OwnQuestions
 from .text_store import TextStore
-from .training_requests import RequestSource
+from .training_requests import OWN_QUESTION, RequestSource
 
 AT_ONCE: Final = 8
 LONGEST_REQUEST: Final = 384  # tokens; longer ones are left out
@@ -34,9 +35,10 @@ TRIED_TOKENS: Final = 24  # of each text while the speed is measured
 
 
 class Writing(Struct):
-    i: int
-    kind: str
+    prompt: Prompt
+    seed: int
     sequence: EngineSequence
+    is_question: bool = False  # the target writes the prompt
 
 
 class AnswerWriter:
@@ -51,6 +53,7 @@ class AnswerWriter:
         self._runtime, self._source, self._store = runtime, source, store
         self._sampling, self._seed = sampling, seed
         self._renderer = PromptRenderer(runtime)
+        self._questions = OwnQuestions(runtime, self._renderer, LONGEST_REQUEST)
         self._next = 0  # request
 
     def speed(self) -> float:
@@ -85,22 +88,37 @@ class AnswerWriter:
                 if event.error is not None:
                     raise event.error
                 if event.stop_reason is not None:
-                    del active[event.sequence]
+                    ended = active.pop(event.sequence)
+                    if ended.is_question:
+                        self._answer(engine, ended, event.stop_reason)
+                        active[ended.sequence.id] = ended
             while waiting and waiting[0].sequence.stop_reason is not None:
                 if store.n_answered >= n_tokens:
                     break
                 text = waiting.pop(0)
-                store.add(text.sequence.tokens, text.sequence.n_prompt, text.kind)
+                store.add(text.sequence.tokens, text.sequence.n_prompt, text.prompt.category)
                 show(store.n_answered)
         engine.close()
 
     def _begin(self, engine: Engine, n_tokens: int) -> Writing:
         i, prompt, tokens = self._next_request()
-        drawn = random.Random(f"answer {self._seed} {i}").randrange(1 << 31)
-        params = GenerateParams(
-            replace(self._sampling, seed=drawn), max_tokens=n_tokens, reuse=False
-        )
-        return Writing(i, prompt.category, engine.add(tokens, params))
+        seed = random.Random(f"answer {self._seed} {i}").randrange(1 << 31)
+        if prompt.category == OWN_QUESTION and self._questions.opening:
+            question = engine.add(self._questions.opening, self._questions.params(seed))
+            return Writing(prompt, seed, question, is_question=True)
+        return Writing(prompt, seed, engine.add(tokens, self._params(seed, n_tokens)))
+
+    def _answer(self, engine: Engine, asked: Writing, reason: str) -> None:
+        """Have the question answered that is now written."""
+        written = asked.sequence.tokens[asked.sequence.n_prompt :]
+        is_cut = reason == LIMIT
+        asked.prompt = self._questions.prompt(asked.prompt, written, is_cut=is_cut)
+        tokens = request_tokens(self._renderer, asked.prompt)
+        asked.sequence = engine.add(tokens, self._params(asked.seed, LONGEST_ANSWER))
+        asked.is_question = False
+
+    def _params(self, seed: int, n_tokens: int) -> GenerateParams:
+        return GenerateParams(replace(self._sampling, seed=seed), max_tokens=n_tokens, reuse=False)
 
     def _next_request(self) -> tuple[int, Prompt, list[int]]:
         for _ in range(MOST_LEFT_OUT):

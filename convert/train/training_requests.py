@@ -1,7 +1,8 @@
 """Requests that a target answers, so that its drafter learns from what it writes itself.
 
-Built in are templates filled with topics, tasks and short made-up texts: thousands that differ.
-A model without a chat template gets openings of texts and functions to continue.
+Half of the built-in ones are questions that the target asks itself (`own_questions.py`), the others
+templates filled with topics, tasks and short made-up texts: thousands that differ. A model without
+a chat template gets openings of texts and functions to continue.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ from .opening_lines import OpeningLines
 from .python_sources import default_library, training_texts
 
 WORDS: Final = Path(__file__).with_name("training_requests.json")
-SHARES: Final = {"chat": 0.4, "code": 0.25, "summary": 0.15, "edit": 0.2}
+OWN_QUESTION: Final = "own question"
+SHARES: Final = {OWN_QUESTION: 0.5, "chat": 0.15, "code": 0.15, "summary": 0.1, "edit": 0.1}
 CODE_EDITS: Final = 0.5  # of the edits
 HELD_OUT_PART: Final = 8  # of the prompts of a file, one in so many is judged by
 MOST_HELD_OUT: Final = 32
@@ -38,7 +40,8 @@ class RequestSource(Protocol):
 
     @abstractmethod
     def request(self, i: int) -> Prompt:
-        """The same one for the same `i`, from 0 on without an end."""
+        """The same one for the same `i`, from 0 on without an end. One of kind `OWN_QUESTION`
+        stands in where the target asks nothing."""
 
     @property
     @abstractmethod
@@ -58,7 +61,7 @@ class BuiltInRequests(RequestSource):
 
     @property
     def digest(self) -> str:
-        key = f"{self._seed} {self._is_chat} {self._words}"
+        key = f"{self._seed} {self._is_chat} {self._words} {SHARES}"
         return hashlib.sha256(key.encode()).hexdigest()
 
     def request(self, i: int) -> Prompt:
@@ -68,7 +71,7 @@ class BuiltInRequests(RequestSource):
             text = self._function(rng) if kind == "code" else self._article(rng, 2)
             return Prompt(str(i), kind, text=text)
         (kind,) = rng.choices(list(SHARES), list(SHARES.values()))
-        text = getattr(self, f"_{kind}")(rng)
+        text = self._chat(rng) if kind == OWN_QUESTION else getattr(self, f"_{kind}")(rng)
         return Prompt(str(i), kind, turns=(text,))
 
     def _pick(self, rng: random.Random, name: str) -> str:

@@ -12,6 +12,8 @@ from .record import Prompt, PromptSet, RunSettings
 
 Message = dict[str, str]
 
+_MARK = "What the user says"
+
 
 class PromptRenderer:
     def __init__(self, runtime: Runtime) -> None:
@@ -27,17 +29,27 @@ class PromptRenderer:
 
     def chat(self, messages: Sequence[Message]) -> list[int]:
         """Tokens of a chat; without a template, of a transcript, which base models continue."""
-        tokenizer = self._tokenizer
         if self._template is None:
             lines = [f"{each['role'].capitalize()}: {each['content']}\n\n" for each in messages]
             return self.text("".join(lines) + "Assistant:")
-        text = self._template.render(
+        return prompt_tokens(self._rendered(self._template, messages), self._tokenizer)
+
+    def user_opening(self) -> list[int]:
+        """Tokens before what a user says first; none where the template does not show that."""
+        if self._template is None:
+            return []
+        text = self._rendered(self._template, [{"role": "user", "content": _MARK}])
+        before, mark, _ = text.partition(_MARK)
+        return prompt_tokens(before, self._tokenizer) if mark and before else []
+
+    def _rendered(self, template: ChatTemplate, messages: Sequence[Message]) -> str:
+        tokenizer = self._tokenizer
+        return template.render(
             list(messages),
             bos_token=spelling(tokenizer, tokenizer.bos_id),
             eos_token=spelling(tokenizer, tokenizer.eos_id),
             switches={},
         )
-        return prompt_tokens(text, tokenizer)
 
 
 def fitting(

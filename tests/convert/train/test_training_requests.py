@@ -8,7 +8,12 @@ from pathlib import Path
 import pytest
 
 from nextn.convert.train.python_sources import is_judged
-from nextn.convert.train.training_requests import BuiltInRequests, FileRequests, PythonRequests
+from nextn.convert.train.training_requests import (
+    OWN_QUESTION,
+    BuiltInRequests,
+    FileRequests,
+    PythonRequests,
+)
 from nextn.core.errors import ConfigError
 
 
@@ -20,8 +25,8 @@ def test_built_in_requests_are_many_and_repeat() -> None:
     assert len(texts) > 800
     assert not any("{" in text.split("```")[0] or not text.strip() for text in texts)
     kinds = Counter(prompt.category for prompt in made)
-    assert set(kinds) == {"chat", "code", "summary", "edit"}
-    assert min(kinds.values()) > 100
+    assert set(kinds) == {OWN_QUESTION, "chat", "code", "summary", "edit"}
+    assert min(kinds.values()) > 50
     judged = {text for prompt in source.held_out for text in prompt.turns}
     assert not judged & texts
     assert BuiltInRequests(2, is_chat=True).request(0) != made[0]
