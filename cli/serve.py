@@ -26,8 +26,8 @@ from .serve_options import (
     ListenOptions,
     RuleOptions,
     TemplateOptions,
-    access_warnings,
     open_listeners,
+    settings_remarks,
 )
 from .served_model import ServedModel
 from .several_models import serve_models
@@ -83,7 +83,7 @@ def serve(  # noqa: PLR0913 - groups of flags
     plan = read_plan(scale, place)
     recipe, settings = flags.find(settings, output)
     opened = open_listeners(listen, settings) if plan is None else None
-    for line in access_warnings(settings):
+    for line in settings_remarks(settings):
         output.remark(line)
     print_choice(models, recipe.model, output)
     if plan is not None:
@@ -96,14 +96,10 @@ def serve_one(
     recipe: ServedModel, settings: ServerSettings, opened: tuple[list[socket], str], output: Console
 ) -> NoReturn:
     """Answer on sockets; the address of the first is beside them."""
-    from ..core.server.worker import Worker
+    from ..core.server.worker import worker_for
 
     sockets, url = opened
-    worker = Worker(
-        lambda: recipe.load(output),
-        max_queue=settings.max_queue,
-        queue_s=settings.queue_s,
-    )
+    worker = worker_for(lambda: recipe.load(output), settings)
 
     def ready() -> None:
         gc.enable()

@@ -102,6 +102,19 @@ class LimitOptions:
         30,
         min=0,
     )
+    record: Path | None = flag(
+        "--record DIR",
+        "Folder for the tokens of requests that say store: true, to train drafters on.",
+    )
+    record_all: bool = flag(
+        "--record-all", "With --record, also those of requests that do not say store: false."
+    )
+    record_budget: int = flag(
+        "--record-budget MIB",
+        "Most that recorded requests take; the oldest are removed.",
+        256,
+        min=1,
+    )
 
 
 @flag_group("Text")
@@ -239,6 +252,8 @@ def build_settings(  # noqa: PLR0913 - groups of flags
     with flag_errors():
         if cache.slot_save_path is not None:
             check_folder(cache.slot_save_path)
+        if limits.record_all and limits.record is None:
+            raise typer.BadParameter("--record-all needs --record DIR")
         return ServerSettings(
             hosts=_parts(listen.host),
             api_keys=read_keys(listen),
@@ -263,6 +278,9 @@ def build_settings(  # noqa: PLR0913 - groups of flags
             io_s=limits.timeout,
             drain_s=limits.drain_seconds,
             slot_folder=cache.slot_save_path,
+            record_folder=limits.record,
+            record_bytes=limits.record_budget * _MIB,
+            records_all=limits.record_all,
             caches_prompts=cache.cache_prompt,
             sleep_s=max(cache.sleep_idle_seconds, 0),
             prefills=templates.prefill_assistant,
@@ -275,11 +293,15 @@ def build_settings(  # noqa: PLR0913 - groups of flags
         )
 
 
-def access_warnings(settings: ServerSettings) -> list[str]:
-    """What lets more clients in than an operator may think."""
+def settings_remarks(settings: ServerSettings) -> list[str]:
+    """What is recorded, and what lets more clients in than an operator may think."""
     from ..core.server.settings import ANY_ORIGIN
 
     found: list[str] = []
+    if settings.record_folder is not None:
+        whose = "all requests but those with" if settings.records_all else "requests with"
+        value = "false" if settings.records_all else "true"
+        found.append(f"recording  tokens of {whose} store: {value}, in {settings.record_folder}")
     if settings.api_keys:
         return found
     if (host := settings.public_host) is not None:

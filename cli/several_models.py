@@ -20,7 +20,7 @@ from .llama_flags import CommandLine
 from .model_presets import EVERY, PresetLine, Sections, read_presets, shown
 from .router_options import RouterOptions
 from .serve_flags import ServeFlags
-from .serve_options import access_warnings, open_listeners
+from .serve_options import open_listeners, settings_remarks
 from .usage import UsageError, describe, failure_line
 
 if TYPE_CHECKING:
@@ -187,7 +187,7 @@ def serve_models(
     except ConfigError as error:
         raise typer.BadParameter(str(error)) from None
     sockets, url = open_listeners(flags.listen, settings)
-    for line in access_warnings(settings):
+    for line in settings_remarks(settings):
         output.remark(line)
     leave_at_signals()
 

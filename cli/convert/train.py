@@ -48,6 +48,9 @@ class TrainingTexts:
         "Texts to train on instead: a file, or all files of a folder. JSON lines have text, or "
         "tokens and n_prompt.",
     )
+    start_from: Path | None = flag(
+        "--start-from DRAFTER", "Go on from a drafter that this command has trained."
+    )
     tokens: int = flag(
         "--tokens N", "Tokens of answers; as many as --minutes have time for if not given.", 0,
         min=0,
@@ -88,6 +91,8 @@ def train(
         raise typer.BadParameter(f"--kind is {' or '.join(KINDS)}, got {drafter.kind!r}")
     if texts.prompts is not None and texts.texts is not None:
         raise typer.BadParameter("--prompts and --texts exclude each other")
+    if texts.start_from is not None and not texts.start_from.is_file():
+        raise typer.BadParameter(f"--start-from: there is no file {texts.start_from}")
     if not drafter.output.parent.is_dir():
         raise typer.BadParameter(f"--output: {drafter.output.parent} is not a folder")
     if drafter.output.exists() and not drafter.force:
@@ -154,6 +159,7 @@ def read_training(
         steps=runs.steps,
         prompts=texts.prompts,
         texts=texts.texts,
+        start_from=texts.start_from,
     )
     return options, replace(sampling.params(), seed=seed)
 

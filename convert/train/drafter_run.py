@@ -9,7 +9,7 @@ import shutil
 import statistics
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -29,6 +29,7 @@ from .answer_writing import LONGEST_ANSWER, LONGEST_REQUEST, AnswerWriter
 from .draft_trainer import ROWS, DraftTrainer, ReadText
 from .drafter_shape import shape_for
 from .eagle3_network import Eagle3Network
+from .earlier_drafter import start_from_drafter
 from .feature_store import FeatureStore
 from .last_layer import start_from_last_layer
 from .own_texts import KIND, digest_of, store_texts
@@ -41,6 +42,7 @@ from .work_folder import TrainingPlan, WorkFolder, write_whole
 DRAFT_VOCAB: Final = 8192
 STEP_WEIGHTS: Final = (1.0, 0.8, 0.64)
 OF_ACCEPTANCE_FROM: Final = 0.35
+CONTINUED_RATE: Final = 0.3  # of the usual learning rates, where a drafter begins as another
 WRITING_SHARE: Final = 0.3  # of the minutes; reading and training have the rest
 LEAST_TOKENS: Final = 2000  # of answers
 HELD_OUT_PART, MOST_HELD_OUT = 16, 32  # one text in so many is measured by
@@ -61,6 +63,7 @@ class TrainingOptions(Struct, frozen=True):
     steps: int = 0  # of training; 0: as many as the rest of the minutes gives
     prompts: Path | None = None
     texts: Path | None = None
+    start_from: Path | None = None  # an earlier drafter
 
 
 class Voice(Protocol):
@@ -94,6 +97,8 @@ class DrafterRun:
         self.began = time.monotonic()
         self.source = request_source(runtime, options)
         own = "" if options.texts is None else digest_of(options.texts)
+        if options.start_from is not None:
+            own += hashlib.sha256(options.start_from.read_bytes()).hexdigest()
         facts = f"{own} {self.source.digest} {sampling} {LONGEST_REQUEST} {LONGEST_ANSWER}"
         wanted = TrainingPlan(
             runtime.fingerprint,
@@ -109,7 +114,7 @@ class DrafterRun:
         self.plan = self.work.plan
 
     def run(self) -> TrainedDrafter:
-        with disk_errors(self.work.path):
+        with closing(self.work), disk_errors(self.work.path):
             self.write_texts()
             texts = self.chosen_texts()
             tokens = self.store.read()
@@ -197,17 +202,17 @@ class DrafterRun:
         target = TrainingTarget(self.runtime, known, tapped_layers(self.runtime))
         scale = torch.as_tensor(read[0].scale)[: target.n_features]
         network = Eagle3Network(shape_for(self.runtime), target, scale, STEP_WEIGHTS)
-        taken = start_from_last_layer(network, self.runtime)
+        begins = self._start(network, target)
         n_weights = sum(parameter.numel() for parameter in network.parameters())
         head = f"{len(target.head)} draft tokens ({covered:.2%} of the texts)"
-        begins = "the target's last layer" if taken else "random weights"
         self.voice.remark(f"drafter    {n_weights / 1e6:.1f} M weights, {head}, from {begins}")
         held_out = list(range(0, len(read), HELD_OUT_PART))[:MOST_HELD_OUT]
         others = [i for i in range(len(read)) if i not in set(held_out)]
         ordered = [read[i] for i in (*held_out, *others)]
         budget = TrainingBudget(
             steps=self._n_steps(network, target, ordered, len(held_out)),
-            of_acceptance_from=OF_ACCEPTANCE_FROM,
+            of_acceptance_from=OF_ACCEPTANCE_FROM if self.options.start_from is None else 0.0,
+            rate=1.0 if self.options.start_from is None else CONTINUED_RATE,
         )
         trainer = DraftTrainer(
             network, target, ordered, budget,
@@ -226,6 +231,14 @@ class DrafterRun:
         }
         judged_by = self._judged_by([texts[i] for i in held_out], ids)
         return TrainedDrafter(network, target, self.plan, kinds, counted, judged_by)
+
+    def _start(self, network: Eagle3Network, target: TrainingTarget) -> str:
+        """Returns what it begins from."""
+        if self.options.start_from is not None:
+            start_from_drafter(network, target, self.options.start_from)
+            return self.options.start_from.name
+        taken = start_from_last_layer(network, self.runtime)
+        return "the target's last layer" if taken else "random weights"
 
     def _judged_by(self, held_out: Sequence[StoredText], ids: Ints) -> list[Prompt]:
         if self.options.texts is None:

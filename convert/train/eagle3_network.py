@@ -22,11 +22,10 @@ STEP_WEIGHTS = (1.0, 0.8, 0.6, 0.5)  # of the tokens of a draft
 
 
 class DraftStep(NamedTuple):
-    """One token of each draft."""
+    """One token of each draft, where it counts."""
 
     rows: Tensor  # (N, D) that the head reads
     wanted: Tensor  # (N, V)
-    counts: Tensor  # (N,) 1 where it counts, else 0
 
 
 class Eagle3Network(nn.Module):
@@ -102,8 +101,9 @@ class Eagle3Network(nn.Module):
         total = torch.zeros(())
         unrolled = self._unrolled(target, tokens, features, sizes, starts)
         for weight, step in zip(self.step_weights, unrolled, strict=True):
+            equally = torch.ones(len(step.rows), device=step.rows.device)
             loss = draft_loss(
-                step.rows, target.head, step.wanted, step.counts, of_acceptance=of_acceptance
+                step.rows, target.head, step.wanted, equally, of_acceptance=of_acceptance
             )
             total = total + weight * loss
         return total / sum(self.step_weights)
@@ -115,10 +115,9 @@ class Eagle3Network(nn.Module):
         """(steps, 2): how much of the probability of tokens both share, and the number of these."""
         found = []
         for step in self._unrolled(target, tokens, features, sizes, starts):
-            counted = step.counts > 0
-            probs = frozen_logits(step.rows[counted], target.head).float().softmax(-1)
-            shared = torch.minimum(probs, step.wanted[counted].float()).sum()
-            found.append(torch.stack([shared, step.counts.sum()]))
+            probs = frozen_logits(step.rows, target.head).float().softmax(-1)
+            shared = torch.minimum(probs, step.wanted.float()).sum()
+            found.append(torch.stack([shared, torch.tensor(float(len(step.rows)))]))
         return torch.stack(found)
 
     def _unrolled(
@@ -130,27 +129,29 @@ class Eagle3Network(nn.Module):
         starts: Tensor | None,
     ) -> Iterator[DraftStep]:
         n = tokens.shape[1] - len(self.step_weights)
-        wanted, places = target.distributions(features), torch.arange(tokens.shape[1])
+        places = torch.arange(tokens.shape[1])
         counts = places < sizes[:, None]
         if starts is not None:
             counts &= places + 1 >= starts[:, None]
+        wanted = target.distributions(features[counts])
+        numbers = torch.zeros_like(tokens)
+        numbers[counts] = torch.arange(len(wanted))
         hidden, past = self.encode(features[:, :n]), list[Any]()
         for i in range(len(self.step_weights)):
             part = slice(i + 1, i + 1 + n)
             hidden = self(target.embed(tokens[:, part]), hidden, past)
-            yield DraftStep(
-                self.output_norm(hidden).flatten(0, 1),
-                wanted[:, part].flatten(0, 1),
-                counts[:, part].float().flatten(),
-            )
+            counted = counts[:, part]
+            yield DraftStep(self.output_norm(hidden[counted]), wanted[numbers[:, part][counted]])
+
+    def stored_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
+        """With their names in a file."""
+        ends = ("fc.weight", "output_norm.weight")
+        for name, value in self.named_parameters():
+            yield name if name in ends else f"blk.0.{file_name(name)}", value
 
     def tensors(self, target: TrainingTarget) -> dict[str, Tensor]:
         """Under their names in a file, with the rows of a short head and their tokens."""
-        ends = ("fc.weight", "output_norm.weight")
-        found: dict[str, Tensor] = {
-            name if name in ends else f"blk.0.{file_name(name)}": value
-            for name, value in self.named_parameters()
-        }
+        found: dict[str, Tensor] = dict(self.stored_parameters())
         found["fc.weight"] = self.fc.weight * self.scale
         if target.tokens is not None:
             found |= {"output.weight": target.head, DRAFT_TO_TARGET: target.tokens}

@@ -13,6 +13,7 @@ from ...core.runtime import Runtime
 from .text_store import TextStore
 
 PIECE: Final = 512  # tokens of a text, at most
+CONTEXT: Final = PIECE // 2  # of it, at most, before what counts
 SHORTEST: Final = 16
 MAX_BYTES: Final = 1 << 28  # of a file
 JSON_LINES: Final = (".jsonl", ".ndjson")
@@ -70,7 +71,8 @@ def _pieces(file: Path, text: str, runtime: Runtime) -> Iterator[OwnText]:
     if whole is None:
         whole = iter([OwnText(_encode(text, runtime), 1)])
     for tokens, first in whole:
-        for at in range(0, len(tokens), PIECE):
+        begin = max(0, first - CONTEXT)
+        for at in range(begin, len(tokens), PIECE):
             piece = tokens[at : at + PIECE]
             counted = max(1, first - at)
             if len(piece) >= SHORTEST and counted < len(piece):
@@ -93,11 +95,18 @@ def _of_line(line: str, runtime: Runtime) -> OwnText:
         raise ConfigError(f"not JSON: {error}") from None
     if isinstance(value, str):
         value = {"text": value}
-    text, ids = (value.get(n) if isinstance(value, dict) else None for n in ("text", "tokens"))
+    text, ids, model = (
+        value.get(n) if isinstance(value, dict) else None for n in ("text", "tokens", "model")
+    )
     if isinstance(text, str):
         return OwnText(_encode(text, runtime), 1)
     if not isinstance(ids, list) or not all(type(token) is int for token in ids):
         raise ConfigError("an object with text, or with tokens (a list of ids), is expected")
+    if isinstance(model, str) and model != runtime.fingerprint:
+        raise ConfigError(
+            f"these tokens were recorded with another model than {runtime.name}; give files of one "
+            "model"
+        )
     wrong = [token for token in ids if not 0 <= token < runtime.n_vocab]
     if wrong:
         raise ConfigError(

@@ -14,6 +14,7 @@ import msgspec
 from msgspec import Struct
 
 from ...core.errors import ConfigError
+from ...core.speculation.corpus.writer_lock import LockedError, WriterLock
 
 PLAN: Final = "plan.json"
 
@@ -47,7 +48,18 @@ class WorkFolder:
         if found is None or found.minutes != wanted.minutes:
             self.plan.minutes, self.plan.tokens, self.plan.steps = wanted.minutes, 0, 0
         path.mkdir(parents=True, exist_ok=True)
+        try:
+            self._lock = WriterLock(path / ".lock")
+        except LockedError:
+            raise ConfigError(
+                f"{path}: another training works in this folder; wait for its end, or give "
+                "another --work"
+            ) from None
         self.save()
+
+    def close(self) -> None:
+        """Another run may go on from here."""
+        self._lock.release()
 
     def save(self) -> None:
         write_whole(self.path / PLAN, msgspec.json.format(msgspec.json.encode(self.plan)))

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from ..engine.sequence import Sequence
     from ..sampling.sampler import Sampler
     from ..state.embedded_rows import ModelPrompt
+    from .request_recorder import RequestRecorder
 
 NO_SLOT = -1
 
@@ -41,6 +42,7 @@ class Job(Struct, eq=False):
     reports: bool = False  # `Progress` while the prompt is read
     has_reported: bool = False
     is_followed: bool = True  # wake the request at every event, not only at the last
+    is_recorded: bool = False  # its tokens are kept by the server's recorder
     submitted_at: float = 0.0
     slot: int = NO_SLOT
     sequence: Sequence | None = None
@@ -99,7 +101,13 @@ class Slots:
 
 
 class ActiveJobs:
-    def __init__(self, totals: Totals, bridge: ThreadBridge, queue_s: float) -> None:
+    def __init__(
+        self,
+        totals: Totals,
+        bridge: ThreadBridge,
+        queue_s: float,
+        recorder: RequestRecorder | None = None,
+    ) -> None:
         """`queue_s`: how long a sequence may wait."""
         self.slots = Slots(0)
         self.waiting: deque[Job] = deque()
@@ -107,6 +115,7 @@ class ActiveJobs:
         self.n_ended = 0
         self.fault: Exception | None = None  # of the last step that failed
         self._totals, self._bridge, self._queue_s = totals, bridge, queue_s
+        self._recorder, self.model_id = recorder, ""
 
     def admit(self, engine: Engine) -> None:
         while (found := self._next()) is not None:
@@ -201,7 +210,13 @@ class ActiveJobs:
             event = event._replace(stop_reason=ERROR, error=error)
         self._totals.add(sequence.stats, len(sequence.tokens), event.stop_reason or "")
         self._totals.whole.add(now - job.submitted_at)
+        self._record(job, sequence, event)
         return event
+
+    def _record(self, job: Job, sequence: Sequence, event: Event) -> None:
+        is_whole = event.stop_reason != ERROR and isinstance(job.prompt, list)  # without images
+        if self._recorder is not None and job.is_recorded and is_whole:
+            self._recorder.add(sequence.tokens, sequence.n_prompt, self.model_id)
 
     def cancel(self, job: Job, reason: str, engine: Engine | None) -> None:
         """Does nothing if the sequence has ended."""

@@ -28,6 +28,7 @@ class ParsedRequest(Struct):
     model: str = ""
     streams: bool = False
     is_silent: bool = False  # the prompt is read, and nothing written
+    is_recorded: bool = False
     slot: int = NO_SLOT
     max_ms: float = 0.0
     reports: bool = False
@@ -53,6 +54,7 @@ class ParsedRequest(Struct):
                 max_ms=self.max_ms,
                 reports=self.reports,
                 is_followed=self.streams,
+                is_recorded=self.is_recorded,
             )
             for i, prompt in enumerate(self.prompts)
             for index in range(self.n)
@@ -85,6 +87,7 @@ def parse_request(
         model=body.model or service.model_name,
         streams=bool(body.stream),
         is_silent=read_max_tokens(body, settings) == 0,
+        is_recorded=settings.records_all if body.store is None else body.store,
         slot=_read_slot(body.id_slot, settings.replicas * n_slots, n_slots),
         max_ms=float(body.t_max_predict_ms or 0),
         reports=bool(body.return_progress),

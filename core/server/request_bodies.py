@@ -269,6 +269,9 @@ class SharedBody(Body):
     id_slot: Annotated[int, Meta(ge=-1, description="preferred slot; -1: any")] | None = None
     user: Annotated[Text, Meta(description="the same as `cache_salt`")] = None
     cache_salt: Annotated[Text, Meta(description="drafts come from texts of equal value")] = None
+    store: Annotated[
+        Flag, Meta(description="whether its tokens may be kept, where the server records")
+    ] = None
 
 
 class GenerationBody(SharedBody):

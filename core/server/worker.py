@@ -26,6 +26,7 @@ from ..generation import CANCELLED, NO_TOKEN
 from ..state.host_memory import give_back
 from .api_errors import ApiError, EngineError, UnavailableError
 from .jobs import ActiveJobs, Job, Slots
+from .request_recorder import RequestRecorder
 from .thread_bridge import Mailbox, Ping, ReloadWaiters, ThreadBridge
 from .totals import Totals
 
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from ..engine.engine import Engine
     from ..runtime import Runtime
     from ..tokenizer import ChatTemplate
+    from .settings import ServerSettings
 
 LOADING, READY, DRAINING, DEAD = "loading", "ready", "draining", "dead"
 SLEEPING = "sleeping"  # the model is not in memory, or is being loaded again
@@ -60,14 +62,20 @@ class Worker:
     """Public methods run in the loop's thread, those with an underscore mostly in the engine's."""
 
     def __init__(
-        self, load: Callable[[], Loaded], *, max_queue: int = 512, queue_s: float = 600.0
+        self,
+        load: Callable[[], Loaded],
+        *,
+        max_queue: int = 512,
+        queue_s: float = 600.0,
+        recorder: RequestRecorder | None = None,
     ) -> None:
         self.totals = Totals()
         self.state = LOADING
         self.failure: BaseException | None = None  # why it is dead
         self.loaded: Loaded | None = None
         self._bridge = ThreadBridge()
-        self._jobs = ActiveJobs(self.totals, self._bridge, queue_s)
+        self._recorder = recorder
+        self._jobs = ActiveJobs(self.totals, self._bridge, queue_s, recorder)
         self._load, self._max_queue = load, max_queue
         self._on_change: Callable[[], None] = lambda: None
         self._thread = Thread(target=self._run, name="engine", daemon=True)
@@ -266,6 +274,9 @@ class Worker:
             self._is_loaded.set()
             self._fail_all()
             self._bridge.run_in_loop(self._on_death)
+        finally:
+            if self._recorder is not None:
+                self._recorder.close()
 
     @property
     def _engine(self) -> Engine | None:
@@ -275,6 +286,8 @@ class Worker:
         if not self.n_slots:
             self._jobs.slots = Slots(loaded.engine.config.sizes.n_slots)
         self.loaded = loaded
+        if self._recorder is not None:
+            self._jobs.model_id = loaded.runtime.fingerprint
         loaded.engine.disable_drafters_on_error(self._note_drafter)
         if self.state in (LOADING, SLEEPING):
             self.state = READY
@@ -384,6 +397,13 @@ class Worker:
             self._commands.get()()
         self._jobs.end_all(error, None if self.state == DEAD else self._engine)
         self._bridge.wake()
+
+
+def worker_for(load: Callable[[], Loaded], settings: ServerSettings) -> Worker:
+    recorder = None
+    if settings.record_folder is not None:
+        recorder = RequestRecorder(settings.record_folder, settings.record_bytes)
+    return Worker(load, max_queue=settings.max_queue, queue_s=settings.queue_s, recorder=recorder)
 
 
 def ping(mailbox: Mailbox, place: int) -> None:

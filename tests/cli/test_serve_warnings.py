@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nextn.cli.serve_options import access_warnings
+from nextn.cli.serve_options import settings_remarks
 from nextn.core.server.settings import ServerSettings
 
 
@@ -20,4 +20,4 @@ from nextn.core.server.settings import ServerSettings
     ],
 )
 def test_warnings(settings: ServerSettings, said: list[str]) -> None:
-    assert [line.partition(":")[0] for line in access_warnings(settings)] == said
+    assert [line.partition(":")[0] for line in settings_remarks(settings)] == said

@@ -15,7 +15,7 @@ from ..routes import build_app
 from ..service import Service
 from ..serving import end_requests, keep_alive
 from ..settings import ServerSettings
-from ..worker import DEAD, LOADING, Loaded, Worker
+from ..worker import DEAD, LOADING, Loaded, worker_for
 from .forwarding import CollectedResponse, ForwardedRequest
 
 _POLL_S: Final = 0.02  # while the model loads
@@ -33,7 +33,7 @@ class ModelReplica:
             hosts=("0.0.0.0",), is_open=True, replica=index, replicas=n,
         )  # fmt: skip
         self.index = index
-        self.worker = Worker(load, max_queue=settings.max_queue, queue_s=settings.queue_s)
+        self.worker = worker_for(load, settings)
         self._service = Service(inner, self.worker)
         self._app = build_app(self._service)
         self._tasks: set[asyncio.Task[None]] = set()

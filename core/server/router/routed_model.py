@@ -12,7 +12,7 @@ from ...errors import NextnError
 from ..api_errors import ApiError, UnavailableError
 from ..routes import unguarded_app
 from ..service import Service
-from ..worker import DEAD, LOADING, SLEEPING, Loaded, Worker
+from ..worker import DEAD, LOADING, SLEEPING, Loaded, Worker, worker_for
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
@@ -96,7 +96,7 @@ class RoutedModel:
         """Raises a `LoadError`."""
         self.state, self.is_outdated = LOADING, False
         settings, load = await asyncio.to_thread(self.plan.open)
-        worker = Worker(load, max_queue=settings.max_queue, queue_s=settings.queue_s)
+        worker = worker_for(load, settings)
         self.worker = worker
         changed = asyncio.Event()
 

@@ -25,6 +25,7 @@ from nextn.core.generation import GenerateParams
 from nextn.core.gguf.reader import open_gguf
 from nextn.core.load_runtime import load_runtime
 from nextn.core.sampling.params import SamplingParams
+from nextn.core.speculation.corpus.writer_lock import WriterLock
 from nextn.core.speculation.options import NO_SPECULATION
 
 Capture = pytest.CaptureFixture[str]
@@ -188,6 +189,37 @@ def test_a_work_folder_of_something_else(
     refused(capsys, "no work folder")
     assert train(trained.model, trained.path) == 2
     refused(capsys, "--force")
+
+
+def test_two_runs_do_not_share_a_folder(
+    trained: Trained, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work, out = tmp_path / "work", tmp_path / "o.gguf"
+    shutil.copytree(trained.path.with_name("e.gguf.work"), work)
+    ours, ended = WriterLock(work / ".lock"), train(trained.model, out, "--work", work)
+    refused(capsys, str(work), "another training works in this folder")
+    ours.release()
+    assert (ended, train(trained.model, out, "--work", work)) == (1, 0)
+
+
+def test_a_drafter_goes_on_from_an_earlier_one(
+    trained: Trained, tiny: Tiny, tmp_path: Path, capsys: Capture
+) -> None:
+    """Without a step in between its matrices are the earlier ones but for what the file rounds."""
+    out, more = tmp_path / "o.gguf", ("--start-from", trained.path, "--steps", "1")
+    assert train(trained.model, out, *more) == 0
+    assert f"from {trained.path.name}" in capsys.readouterr().err
+    with open_gguf(out) as ours, open_gguf(trained.path) as earlier:
+        for name in ("fc.weight", "blk.0.attn_q.weight", "blk.0.ffn_down.weight"):
+            before, after = (file.tensors[name].floats() for file in (earlier, ours))
+            moved = np.linalg.norm(after - before) / np.linalg.norm(before)
+            assert moved < 0.05, (name, moved)
+    assert train(tiny("gemma3").path, tmp_path / "x.gguf", *more) == 1
+    refused(capsys, "--start-from", trained.path.name)
+    assert train(trained.model, tmp_path / "y.gguf", "--start-from", trained.model) == 1
+    refused(capsys, "--start-from", "did not train it")
+    assert train(trained.model, tmp_path / "z.gguf", "--start-from", tmp_path / "none") == 2
+    refused(capsys, "there is no file")
 
 
 def test_no_room_on_the_disk(

@@ -20,7 +20,7 @@ from nextn.core.server.loading import prepare
 from nextn.core.server.serving import Serving
 from nextn.core.server.settings import ServerSettings
 from nextn.core.server.sockets import open_socket
-from nextn.core.server.worker import LOADING, Loaded, Worker
+from nextn.core.server.worker import LOADING, Loaded, worker_for
 from nextn.core.speculation.options import BY_DEFAULT, SpecOptions
 from nextn.core.tokenizer import load_chat_template
 
@@ -89,7 +89,7 @@ class Server(Client):
         settings = replace(settings, **more)
         self.sock = open_socket(settings.hosts[0], 0)
         super().__init__(self.sock.getsockname()[1])
-        self.worker = Worker(make, max_queue=settings.max_queue, queue_s=settings.queue_s)
+        self.worker = worker_for(make, settings)
         self.serving = Serving(self.worker, settings, [self.sock])
         self.code: int | None = None
         self.thread = threading.Thread(target=self._run)
