@@ -18,7 +18,7 @@ from .eagle3_network import Eagle3Network
 from .training_target import TrainingTarget
 
 DraftingNetwork = Eagle3Network | DFlashNetwork
-FILE_TYPES = {"F32": 0, "F16": 1, "Q8_0": 7}  # general.file_type
+FILE_TYPES = {"F32": 0, "F16": 1, "Q4_1": 3, "Q8_0": 7}  # general.file_type
 MASK = "tokenizer.ggml.mask_token_id"
 
 

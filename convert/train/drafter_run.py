@@ -199,7 +199,9 @@ class DrafterRun:
     ) -> TrainedDrafter:
         torch.manual_seed(self.options.seed)
         known, covered = draft_tokens(texts, ids, self.options.draft_vocab, self.runtime.n_vocab)
-        target = TrainingTarget(self.runtime, known, tapped_layers(self.runtime))
+        target = TrainingTarget(
+            self.runtime, known, tapped_layers(self.runtime), self.sampling.temperature
+        )
         scale = torch.as_tensor(read[0].scale)[: target.n_features]
         network = Eagle3Network(shape_for(self.runtime), target, scale, STEP_WEIGHTS)
         begins = self._start(network, target)

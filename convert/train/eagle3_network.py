@@ -141,7 +141,10 @@ class Eagle3Network(nn.Module):
             part = slice(i + 1, i + 1 + n)
             hidden = self(target.embed(tokens[:, part]), hidden, past)
             counted = counts[:, part]
-            yield DraftStep(self.output_norm(hidden[counted]), wanted[numbers[:, part][counted]])
+            yield DraftStep(
+                self.output_norm(hidden[counted]) / target.temperature,
+                wanted[numbers[:, part][counted]],
+            )
 
     def stored_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         """With their names in a file."""

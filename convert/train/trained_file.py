@@ -24,8 +24,8 @@ N_DRAFTED: Final = len(STEP_WEIGHTS)
 N_WRITTEN: Final = 96  # tokens behind each prompt
 MOST_PROMPTS: Final = 16
 N_CTX: Final = LONGEST_REQUEST + N_WRITTEN
-ENOUGH: Final = 0.98  # of the length in half precision: then eight bits are enough
-SMALL, EXACT = "Q8_0", "F16"
+ENOUGH: Final = 0.98  # of the length in half precision: then fewer bits are enough
+KINDS: Final = ("F16", "Q8_0", "Q4_1")  # of matrices, each smaller than the one before
 
 
 class RunAcceptance(Struct):
@@ -63,9 +63,9 @@ def write_trained(
     threads: int | None,
     voice: Voice,
 ) -> WrittenDrafter:
-    """In eight bits if that costs no acceptance. `folder`: for files that are tried."""
+    """In as few bits as cost no acceptance. `folder`: for files that are tried."""
     found: dict[str, tuple[RunAcceptance, int]] = {}
-    for kind in (EXACT, SMALL):
+    for kind in KINDS:
         voice.progress(f"measuring the acceptance as {kind}", 0.0)
         path = folder / f"{kind}.gguf"
         try:
@@ -75,10 +75,8 @@ def write_trained(
         measured = measure(model, path, trained.judged_by, sampling, threads)
         found[kind] = measured, path.stat().st_size
         path.unlink()
-    exact, small = found[EXACT], found.get(SMALL)
-    kind = EXACT
-    if small is not None and small[0].length >= ENOUGH * exact[0].length:
-        kind = SMALL
+    enough = ENOUGH * found[KINDS[0]][0].length
+    kind = [kind for kind, (each, _) in found.items() if each.length >= enough][-1]
     measured = found[kind][0]
     keys = record_keys(trained, sampling, measured)
     write_drafter(output, trained.network, trained.target, kind, keys)

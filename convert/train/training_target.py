@@ -20,6 +20,7 @@ from .draft_loss import frozen_logits
 from .network_parts import normed
 
 LEAST_LAYERS = 2  # of a target
+LEAST_TEMPERATURE = 0.5  # below it too little is left to learn from
 
 
 class TrainingTarget:
@@ -30,10 +31,16 @@ class TrainingTarget:
     """
 
     def __init__(
-        self, runtime: Runtime, tokens: Tensor | None = None, layers: Sequence[int] = ()
+        self,
+        runtime: Runtime,
+        tokens: Tensor | None = None,
+        layers: Sequence[int] = (),
+        temperature: float = 1.0,
     ) -> None:
         """`tokens`: those that the drafter's head knows, ascending; None: all. `layers`: that it
-        reads; none: a third and two thirds up, and behind the last."""
+        reads; none: a third and two thirds up, and behind the last. `temperature`: at which both
+        will write."""
+        self.temperature = min(max(temperature, LEAST_TEMPERATURE), 1.0)
         h, file = runtime.model.hparams, runtime.file
         n = h.n_layers
         self.layers = tuple(layers) or (n // 3, 2 * n // 3, n)
@@ -75,7 +82,7 @@ class TrainingTarget:
         logits = frozen_logits(normed(hidden, self.norm, self.eps) + self.bias, self.head)
         if self.logit_cap:
             logits = self.logit_cap * (logits.float() / self.logit_cap).tanh()
-        return logits.float().softmax(-1).to(logits.dtype)
+        return (logits.float() / self.temperature).softmax(-1).to(logits.dtype)
 
 
 class _PlainArrays:
