@@ -6,6 +6,7 @@ from dataclasses import dataclass, fields
 
 from .kernel import Argument, Array
 from .shapes import require_shape
+from .state_layout import StateLayout
 
 HEAD_DIMS = (16, 32, 64, 128)
 CONV_WIDTHS = range(2, 9)
@@ -65,17 +66,13 @@ class GdnShape:
         """Of the ring, where a sequence has up to `n_rows` rows in a step."""
         return max(n_rows, self.window) + self.kernel - 1
 
+    @property
+    def layout(self) -> StateLayout:
+        heads = self.n_key_heads, self.n_value_heads, self.head_dim, self.head_dim
+        return StateLayout(*heads, self.kernel, self.channels, 1, self.window, self.ring_rows)
+
     def array_shapes(self, n_slots: int) -> dict[str, tuple[int, ...]]:
-        """Of one layer. All arrays are float32, except int32 `header`; all begin as zeros."""
-        halves = (n_slots, 2, self.window)
-        return {
-            "state": (n_slots, self.n_value_heads, self.head_dim, self.head_dim),
-            "ring": (n_slots, self.ring_rows, self.channels),
-            "keys": (*halves, self.n_key_heads, self.head_dim),
-            "updates": (*halves, self.n_value_heads, self.head_dim),
-            "decays": (*halves, self.n_value_heads),
-            "header": (n_slots, 2),
-        }
+        return self.layout.array_shapes(n_slots)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +94,7 @@ class GdnState:
         """As kernels take them."""
         return list(_arrays(self))
 
-    def check(self, shape: GdnShape, *, n_layers: int | None = None) -> int:
+    def check(self, shape: GdnShape | StateLayout, *, n_layers: int | None = None) -> int:
         """The number of slots. `n_layers`: arrays of all layers."""
         first = () if n_layers is None else (n_layers,)
         n_slots = int(self.state.shape[len(first)])

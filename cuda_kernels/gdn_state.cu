@@ -8,10 +8,10 @@
 template <class To, class From>
 __device__ __forceinline__ void transfer_piece(const To& to, const From& from, const SnapshotSizes& s, int layer, int piece,
                                                int half, int base) {
-    int n = s.state() / 4, pieces = copy_pieces(n);
+    int n = s.state_values / 4, pieces = copy_pieces(n);
     if (piece < pieces) return copy_piece(to.state(s, layer), from.state(s, layer), n, piece);
     piece -= pieces;
-    n = s.channels() / 4;
+    n = s.channels / 4;
     pieces = copy_pieces(n);
     int row = piece / pieces;
     if (row < s.history + s.n_pending) {
@@ -32,15 +32,16 @@ __device__ __forceinline__ void transfer_piece(const To& to, const From& from, c
 }
 
 __device__ __forceinline__ int pieces_of_layer(const SnapshotSizes& s) {
-    return copy_pieces(s.state() / 4) + (s.history + s.n_pending) * copy_pieces(s.channels() / 4) +
+    return copy_pieces(s.state_values / 4) + (s.history + s.n_pending) * copy_pieces(s.channels / 4) +
            copy_pieces(s.keys() / 4) + copy_pieces(s.updates() / 4) + 1;
 }
 
 #define SLOT_ARGUMENTS float *states, float *rings, float *keys, float *updates, float *decays, int *headers
 #define SIZE_ARGUMENTS                                                                                                 \
-    int n_layers, int n_slots, int n_key_heads, int n_value_heads, int head_dim, int window, int ring_rows, int history, \
-        int n_pending
-#define SIZES {n_layers, n_slots, n_key_heads, n_value_heads, head_dim, window, ring_rows, history, n_pending}
+    int n_layers, int n_slots, int channels, int key_width, int value_width, int decay_width, int state_values, int window, \
+        int ring_rows, int history, int n_pending
+#define SIZES                                                                                                          \
+    {n_layers, n_slots, channels, key_width, value_width, decay_width, state_values, window, ring_rows, history, n_pending}
 
 extern "C" __global__ void __launch_bounds__(COPY_THREADS, COPY_BLOCKS)
     gdn_save(SLOT_ARGUMENTS, float* words, int slot, SIZE_ARGUMENTS) {

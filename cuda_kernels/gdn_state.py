@@ -6,9 +6,10 @@ them for all layers (`snapshot_parts`). Its first word is the position that its 
 
 from __future__ import annotations
 
-from .gdn_layout import GdnShape, GdnState
+from .gdn_layout import GdnState
 from .kernel import Array, Kernel, Launcher, Source
 from .shapes import require_shape
+from .state_layout import StateLayout
 
 COPY_THREADS = 256
 COPY_BLOCKS = 5  # on each multiprocessor
@@ -28,27 +29,18 @@ HEADER = 4  # words: base, pending factors, two that are 0
 
 
 def snapshot_parts(
-    shape: GdnShape, n_layers: int, n_pending: int
+    shape: StateLayout, n_layers: int, n_pending: int
 ) -> dict[str, tuple[int, tuple[int, ...]]]:
     """First word and shape of each part, under its name in the reference's slot image."""
-    s = shape
-    sizes: dict[str, tuple[int, ...]] = {
-        "S": (s.n_value_heads, s.head_dim, s.head_dim),
-        "conv": (s.kernel - 1, s.channels),
-        "keys": (n_pending, s.n_key_heads, s.head_dim),
-        "updates": (n_pending, s.n_value_heads, s.head_dim),
-        "inputs": (n_pending, s.channels),
-        "decays": (n_pending, s.n_value_heads),
-    }
     parts, first = {}, HEADER
-    for name, size in sizes.items():
+    for name, size in shape.image_shapes(n_pending).items():
         whole = (n_layers, *size)
         parts[name] = first, whole
         first += _product(whole)
     return parts
 
 
-def snapshot_words(shape: GdnShape, n_layers: int, n_pending: int) -> int:
+def snapshot_words(shape: StateLayout, n_layers: int, n_pending: int) -> int:
     first, size = snapshot_parts(shape, n_layers, n_pending)["decays"]
     return first + _product(size)
 
@@ -61,7 +53,7 @@ def _product(size: tuple[int, ...]) -> int:
 
 
 def state_save(
-    launcher: Launcher, shape: GdnShape, states: GdnState, slot: int, n_pending: int, to: Array
+    launcher: Launcher, shape: StateLayout, states: GdnState, slot: int, n_pending: int, to: Array
 ) -> None:
     """Slot to snapshot (float32, `snapshot_words` of it), with the first `n_pending` factors."""
     n_layers, n_slots = _layers(states, shape, n_pending)
@@ -72,7 +64,12 @@ def state_save(
 
 
 def state_load(
-    launcher: Launcher, shape: GdnShape, states: GdnState, slot: int, n_pending: int, image: Array
+    launcher: Launcher,
+    shape: StateLayout,
+    states: GdnState,
+    slot: int,
+    n_pending: int,
+    image: Array,
 ) -> None:
     """Snapshot to slot, not necessarily the one that it was taken of."""
     n_layers, n_slots = _layers(states, shape, n_pending)
@@ -83,7 +80,12 @@ def state_load(
 
 
 def state_copy(
-    launcher: Launcher, shape: GdnShape, states: GdnState, source: int, target: int, n_pending: int
+    launcher: Launcher,
+    shape: StateLayout,
+    states: GdnState,
+    source: int,
+    target: int,
+    n_pending: int,
 ) -> None:
     """Slot to another slot, with the first `n_pending` factors."""
     n_layers, n_slots = _layers(states, shape, n_pending)
@@ -93,7 +95,7 @@ def state_copy(
     launcher.launch(COPY, launcher.n_processors * COPY_BLOCKS, arguments)
 
 
-def _layers(states: GdnState, shape: GdnShape, n_pending: int) -> tuple[int, int]:
+def _layers(states: GdnState, shape: StateLayout, n_pending: int) -> tuple[int, int]:
     """Numbers of layers and of slots."""
     if not 0 <= n_pending <= shape.window:
         raise ValueError(f"{n_pending} pending factors; a window holds {shape.window}")
@@ -109,6 +111,6 @@ def _require_slots(n_slots: int, *slots: int) -> None:
         raise ValueError(f"slot {slots[0]} cannot be copied to itself")
 
 
-def _sizes(shape: GdnShape, n_layers: int, n_slots: int, n_pending: int) -> list[int]:
-    heads = [shape.n_key_heads, shape.n_value_heads, shape.head_dim]
-    return [n_layers, n_slots, *heads, shape.window, shape.ring_rows, shape.kernel - 1, n_pending]
+def _sizes(shape: StateLayout, n_layers: int, n_slots: int, n_pending: int) -> list[int]:
+    widths = [*shape.copied_widths, shape.decay_width, shape.state_values]
+    return [n_layers, n_slots, *widths, shape.window, shape.ring_rows, shape.kernel - 1, n_pending]

@@ -8,6 +8,7 @@ from importlib import import_module
 from .kernel import Kernel, Source
 
 MODULES: tuple[str, ...] = (
+    "activate_rows",
     "attn_combine",
     "attn_prefill",
     "attn_prep",
@@ -32,6 +33,7 @@ MODULES: tuple[str, ...] = (
     "qmm",
     "qmm_moe",
     "qmm_pair",
+    "recurrence",
     "round_times",
     "spec_accept",
     "sum_rows",

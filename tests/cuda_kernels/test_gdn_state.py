@@ -45,6 +45,7 @@ WINDOW = 5
 N_SLOTS = 3
 LAYERS = [GdnLayer(gdn_shape((1, 2), 16, window=WINDOW, tiled=True), seed=s) for s in (1, 2)]
 SHAPE = LAYERS[0].shape
+LAYOUT = SHAPE.layout
 STEPS = [(5, 3), (1, 1), (1, 1), (4, 2)]  # two of them leave factors of several steps
 
 
@@ -79,11 +80,11 @@ class Model:
         return text
 
     def save(self, text: Text) -> Floats:
-        words = snapshot_words(self.shape, len(self.layers), text.n_pending_accepted)
+        words = snapshot_words(self.shape.layout, len(self.layers), text.n_pending_accepted)
         snapshot = self.machine.garbage(words)
         state_save(
             self.machine.launcher,
-            self.shape,
+            self.shape.layout,
             self.states,
             text.slot,
             text.n_pending_accepted,
@@ -95,7 +96,7 @@ class Model:
         image = self.machine.put(snapshot)
         state_load(
             self.machine.launcher,
-            self.shape,
+            self.shape.layout,
             self.states,
             text.slot,
             text.n_pending_accepted,
@@ -107,7 +108,7 @@ class Model:
 
 
 def parts_of(snapshot: Floats, n_pending: int) -> dict[str, Floats]:
-    parts = snapshot_parts(SHAPE, len(LAYERS), n_pending)
+    parts = snapshot_parts(LAYOUT, len(LAYERS), n_pending)
     return {
         name: snapshot[first : first + int(np.prod(size))].reshape(size)
         for name, (first, size) in parts.items()
@@ -167,7 +168,7 @@ def test_a_references_image_loads() -> None:
     runs = references(STEPS, 0)
     for of in STEPS:
         text.settle(*of)
-    snapshot = np.zeros(snapshot_words(SHAPE, 2, text.n_pending_accepted), np.float32)
+    snapshot = np.zeros(snapshot_words(LAYOUT, 2, text.n_pending_accepted), np.float32)
     snapshot[:HEADER].view(np.int32)[0] = text.past - text.n_pending_accepted
     for i, run in enumerate(runs):
         image = run.state.save(0, [], 0, text.n_pending_accepted)
@@ -189,7 +190,7 @@ def test_a_copied_slot_goes_on_alike(machine: Machine, n_steps: int) -> None:
     text = model.text(2)
     model.follow(text, STEPS[:n_steps])
     before = model.arrays()
-    state_copy(machine.launcher, SHAPE, model.states, 2, 0, text.n_pending_accepted)
+    state_copy(machine.launcher, LAYOUT, model.states, 2, 0, text.n_pending_accepted)
     after = model.arrays()
     for name in PARTS:
         assert np.array_equal(bits(after[name][:, 1:]), bits(before[name][:, 1:]))
@@ -201,16 +202,16 @@ def test_what_cannot_be_is_said() -> None:
     model = Model(HostMachine(0))
     launcher, states = model.machine.launcher, model.states
     with pytest.raises(ValueError, match="slot 1 cannot be copied to itself"):
-        state_copy(launcher, SHAPE, states, 1, 1, 0)
+        state_copy(launcher, LAYOUT, states, 1, 1, 0)
     with pytest.raises(ValueError, match="slot 3; there are 3"):
-        state_copy(launcher, SHAPE, states, 1, 3, 0)
+        state_copy(launcher, LAYOUT, states, 1, 3, 0)
     with pytest.raises(ValueError, match="6 pending factors; a window holds 5"):
-        state_copy(launcher, SHAPE, states, 0, 1, 6)
+        state_copy(launcher, LAYOUT, states, 0, 1, 6)
     with pytest.raises(ValueError, match="snapshot: shape"):
-        state_save(launcher, SHAPE, states, 0, 1, np.zeros(7, np.float32))
+        state_save(launcher, LAYOUT, states, 0, 1, np.zeros(7, np.float32))
     wrong = GdnState(*(getattr(states, name) for name in ("ring", *PARTS[1:])))
     with pytest.raises(ValueError, match="state: shape"):
-        state_copy(launcher, SHAPE, wrong, 0, 1, 0)
+        state_copy(launcher, LAYOUT, wrong, 0, 1, 0)
 
 
 # What it costs -----------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from ....cuda_kernels import embed as tables
 from ....cuda_kernels import qmm
+from ....cuda_kernels.activate_rows import activate_rows
 from ....cuda_kernels.convolve_rows import convolve_rows
 from ....cuda_kernels.gate_rows import gate_rows
 from ....cuda_kernels.head_pick import Logits, head_summits
@@ -22,6 +23,7 @@ from ...errors import ConfigError
 from ..interface import MAXIMA_BLOCK, Ops, Packed, Rows
 from ..layers import (
     Attention,
+    ChannelDelta,
     DeltaRule,
     DynamicConvolution,
     Floats,
@@ -29,6 +31,9 @@ from ..layers import (
     LatentAttention,
     Moe,
     Norm,
+    PlainActivation,
+    ShortConvolution,
+    StateSpace,
 )
 from ..step import Step
 from .attention_layer import Attender, LatentRows
@@ -39,6 +44,7 @@ from .gate_codes import gate_of
 from .gated_delta import DeltaRunner
 from .products import Product, Products
 from .prompt_products import PromptProducts
+from .recurrences import DeltaRows, Recurrences
 from .state import CudaState
 from .step_memory import Outputs, StepMemory
 from .weights import CudaMatrix
@@ -83,6 +89,7 @@ class OpParts:
         self.products = Products(self.memory)
         self.attender = Attender(device)
         self.delta = DeltaRunner(self.memory, self.products)
+        self.recurrences = Recurrences(self.memory)
         self.experts = ExpertRunner(self.memory)
         self.wide = PromptProducts(device)
 
@@ -96,6 +103,7 @@ class CudaOps(Ops):
         self.device, self.launcher = parts.device, parts.device.launcher
         self._memory, self._products, self._wide = parts.memory, parts.products, parts.wide
         self._attender, self._delta, self._experts = parts.attender, parts.delta, parts.experts
+        self._recurrences = parts.recurrences
         self._outputs = parts.passing
 
     @contextmanager
@@ -199,6 +207,11 @@ class CudaOps(Ops):
         rows, is_sum = self._made(x), isinstance(y, PendingSum) and y.rows is None
         parts, out = y.parts if is_sum else self._made(y), NormOutputs(rows=rows)
         sum_rows(self.launcher, parts, out, x=rows, norm=norm, scale=scale)
+        return rows
+
+    def activate(self, x: Rows, activation: PlainActivation) -> Array:
+        rows = self._made(x)
+        activate_rows(self.launcher, rows, activation.value)
         return rows
 
     def pack(self, x: Rows) -> Packed:
@@ -332,6 +345,28 @@ class CudaOps(Ops):
             inputs = self._made(rows)
             self._delta.run(inputs, delta, state, there, NormOutputs(packed=out))
         return out
+
+    def state_space(self, rows: Rows, layer: StateSpace, state: CudaState, step: Step) -> Packed:
+        there = device_step(step)
+        return self.pack(self._recurrences.state_space(self._made(rows), layer, state, there))
+
+    def channel_delta(
+        self,
+        rows: Rows,
+        decays: Rows,
+        gates: Rows,
+        kda: ChannelDelta,
+        state: CudaState,
+        step: Step,
+    ) -> Packed:
+        made = DeltaRows(*map(self._made, (rows, decays, gates)))
+        return self.pack(self._recurrences.channel_delta(made, kda, state, device_step(step)))
+
+    def short_convolution(
+        self, rows: Rows, layer: ShortConvolution, state: CudaState, step: Step
+    ) -> Packed:
+        there = device_step(step)
+        return self.pack(self._recurrences.short_convolution(self._made(rows), layer, state, there))
 
     def moe(
         self, a: PackedRows, moe: Moe, add_to: Rows | None, routed_by: PackedRows | None = None

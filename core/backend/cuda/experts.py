@@ -131,6 +131,10 @@ class ExpertRunner:
 
 
 def prepare(moe: Moe) -> Layer:
+    if moe.activation is not None:
+        raise ConfigError(
+            "--device cuda: experts without gates have no kernels there yet; take --device cpu"
+        )
     gate = None if moe.shared is None else moe.shared.gate_inp
     router = Router(
         moe.gate_inp.floats,

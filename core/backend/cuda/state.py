@@ -26,6 +26,8 @@ from ....cuda_kernels.page_copy import (
     page_table,
     scatter_pages,
 )
+from ....cuda_kernels.recurrence import MOST_KEY_VALUES
+from ....cuda_kernels.state_layout import StateLayout
 from ...errors import ConfigError
 from ..interface import SlotImage, StateRoom
 from ..layers import (
@@ -57,7 +59,7 @@ class CudaState:
         self._delta: GdnState | None = None
         if shape.recurrent:
             self._n_layers = len(shape.recurrent)
-            self._shape = gdn_shape(shape.recurrent[0], self.window, tiled=False)
+            self.layout = _layout(shape.recurrent[0], self.window)
             self._delta = _delta_layers(device, shape.recurrent, room.n_slots, self.window)
 
     @property
@@ -65,10 +67,10 @@ class CudaState:
         return self._delta is not None
 
     def snapshot_parts(self, n_pending: int) -> dict[str, tuple[int, Shape]]:
-        return snapshot_parts(self._shape, self._n_layers, n_pending)
+        return snapshot_parts(self.layout, self._n_layers, n_pending)
 
     def snapshot_words(self, n_pending: int) -> int:
-        return snapshot_words(self._shape, self._n_layers, n_pending)
+        return snapshot_words(self.layout, self._n_layers, n_pending)
 
     def gdn_shape(self, delta: DeltaRule) -> GdnShape:
         return gdn_shape(delta.shape, self.window, tiled=delta.order is HeadOrder.TILED)
@@ -104,7 +106,7 @@ class CudaState:
         launcher = self._device.launcher
         if self._delta is not None:
             words = there[: image.n_delta_words]
-            state_save(launcher, self._shape, self._delta, slot, n_pending, words)
+            state_save(launcher, self.layout, self._delta, slot, n_pending, words)
         self._move(gather_pages, used, image, there)
         return image.parts(self._device.get(there), n_cells)
 
@@ -124,7 +126,7 @@ class CudaState:
         launcher = self._device.launcher
         if self._delta is not None:
             words = there[: whole.n_delta_words]
-            state_load(launcher, self._shape, self._delta, slot, n_pending, words)
+            state_load(launcher, self.layout, self._delta, slot, n_pending, words)
         tables = list(pages)[: n_pages[0]], list(windowed_pages)[: n_pages[1]]
         self._move(scatter_pages, tables, whole, there)
 
@@ -160,7 +162,7 @@ class CudaState:
     def copy(self, source: int, target: int, n_pending: int) -> None:
         if self._delta is not None and source != target:
             launcher = self._device.launcher
-            state_copy(launcher, self._shape, self._delta, source, target, n_pending)
+            state_copy(launcher, self.layout, self._delta, source, target, n_pending)
 
 
 class _Image:
@@ -220,13 +222,25 @@ class _Image:
 
 
 def gdn_shape(s: RecurrentShape, window: int, *, tiled: bool) -> GdnShape:
-    if s.key_dim != s.value_dim or s.decay_dim > 1 or not s.n_key_heads:
-        raise ConfigError(
-            "--device cuda: recurrent layers other than those of Gated DeltaNet have no kernels "
-            "there yet; take --device cpu"
-        )
     ring = window + s.kernel - 1
-    return GdnShape(s.n_key_heads, s.n_value_heads, s.key_dim, s.kernel, window, ring, tiled)
+    try:
+        return GdnShape(s.n_key_heads, s.n_value_heads, s.key_dim, s.kernel, window, ring, tiled)
+    except ValueError as error:
+        raise ConfigError(f"--device cuda: {error}") from None
+
+
+def _layout(s: RecurrentShape, window: int) -> StateLayout:
+    if s.key_dim > MOST_KEY_VALUES:
+        raise ConfigError(
+            f"--device cuda: recurrent layers have keys of {s.key_dim} values, and there are "
+            f"kernels for {MOST_KEY_VALUES} at most; take --device cpu"
+        )
+    heads = s.n_key_heads, s.n_value_heads, s.key_dim, s.value_dim
+    ring = window + s.kernel - 1
+    try:
+        return StateLayout(*heads, s.kernel, s.channels, s.decay_dim, window, ring)
+    except ValueError as error:
+        raise ConfigError(f"--device cuda: {error}") from None
 
 
 def count_state_bytes(
@@ -236,7 +250,7 @@ def count_state_bytes(
     page = sum(sum(_heads(s, types).page_bytes(page_len).values()) for s in shape.kv)
     slot = 0
     for s in shape.recurrent:
-        shapes = gdn_shape(s, window, tiled=False).array_shapes(1)
+        shapes = _layout(s, window).array_shapes(1)
         slot += 4 * sum(int(np.prod(sizes)) for sizes in shapes.values())
     return page, slot
 
@@ -277,10 +291,7 @@ def _delta_layers(
 ) -> GdnState:
     if len(set(shapes)) > 1:
         raise ConfigError("--device cuda: the recurrent layers differ in size, which it cannot run")
-    try:
-        sizes = gdn_shape(shapes[0], window, tiled=False).array_shapes(n_slots)
-    except ValueError as error:
-        raise ConfigError(f"--device cuda: {error}") from None
+    sizes = _layout(shapes[0], window).array_shapes(n_slots)
     arrays = {
         name: device.zeros((len(shapes), *size), "int32" if name == "header" else "float32")
         for name, size in sizes.items()

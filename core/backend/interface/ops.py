@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
-from ...errors import ConfigError
 from ..layers import (
     Attention,
     ChannelDelta,
@@ -28,8 +27,6 @@ from ..layers import (
 from ..step import Step
 from .rows import Packed, Rows
 from .states import State
-
-_ELSEWHERE = "no kernels on this device yet; take --device cpu, or torch:cuda"
 
 
 class Ops(ABC):
@@ -96,9 +93,9 @@ class Ops(ABC):
     def add(self, x: Rows, y: Rows, scale: float = 1.0) -> Rows:
         """(x + y) * scale, in the memory of x."""
 
+    @abstractmethod
     def activate(self, x: Rows, activation: PlainActivation) -> Rows:
         """The activation of each number, in the memory of x."""
-        raise NotImplementedError("this backend runs no layers without gates")
 
     @abstractmethod
     def pack(self, x: Rows) -> Packed:
@@ -160,22 +157,22 @@ class Ops(ABC):
         before them are final.
         """
 
+    @abstractmethod
     def channel_delta(
         self, rows: Rows, decays: Rows, gates: Rows, kda: ChannelDelta, state: State, step: Step
     ) -> Packed:
         """The same with a decay for each number of a key; what is pending is as in `delta_rule`."""
-        raise ConfigError(f"Kimi's delta attention has {_ELSEWHERE}")
 
+    @abstractmethod
     def state_space(self, rows: Rows, layer: StateSpace, state: State, step: Step) -> Packed:
         """Convolution, recurrence, gate and norm of a Mamba-2 layer, row by row; what is pending
         and what is final is as in `delta_rule`."""
-        raise ConfigError(f"Mamba-2 layers have {_ELSEWHERE}")
 
+    @abstractmethod
     def short_convolution(
         self, rows: Rows, layer: ShortConvolution, state: State, step: Step
     ) -> Packed:
         """Likewise, where the last inputs of a convolution are all the state there is."""
-        raise ConfigError(f"short convolutions have {_ELSEWHERE}")
 
     @abstractmethod
     def moe(

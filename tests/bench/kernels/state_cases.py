@@ -52,11 +52,11 @@ class States:
         self.state = self.place.get(arrays["state"][:1])[0]
 
     def snapshot(self, n_pending: int = 0) -> NDArray[np.float32]:
-        return np.zeros(snapshot_words(self.shape, self.n_layers, n_pending), np.float32)
+        return np.zeros(snapshot_words(self.shape.layout, self.n_layers, n_pending), np.float32)
 
     def saved(self, words: NDArray[np.float32]) -> NDArray[np.float32]:
         """The states in a snapshot."""
-        first, size = snapshot_parts(self.shape, self.n_layers, 0)["S"]
+        first, size = snapshot_parts(self.shape.layout, self.n_layers, 0)["S"]
         return words[first : first + int(np.prod(size))].reshape(size)
 
 
@@ -73,7 +73,7 @@ def states(sizes: Sizes) -> Iterator[Case]:
 def _save(place: Place, shape: GdnShape, n_layers: int) -> Work:
     s = States(place, shape, n_layers)
     to = place.put(s.snapshot())
-    launch = partial(state_save, place.launcher, shape, s.states, 1, 0, to)
+    launch = partial(state_save, place.launcher, shape.layout, s.states, 1, 0, to)
     error = partial(_unlike, lambda: s.saved(place.get(to)), s.state[1])
     return Work(launch, 8 * len(s.snapshot()), error=error)
 
@@ -81,15 +81,15 @@ def _save(place: Place, shape: GdnShape, n_layers: int) -> Work:
 def _load(place: Place, shape: GdnShape, n_layers: int) -> Work:
     s = States(place, shape, n_layers)
     image = place.put(s.snapshot())
-    state_save(place.launcher, shape, s.states, 1, 0, image)
-    launch = partial(state_load, place.launcher, shape, s.states, 0, 0, image)
+    state_save(place.launcher, shape.layout, s.states, 1, 0, image)
+    launch = partial(state_load, place.launcher, shape.layout, s.states, 0, 0, image)
     error = partial(_unlike, lambda: place.get(s.states.state[:, 0]), s.state[1])
     return Work(launch, 8 * len(s.snapshot()), error=error)
 
 
 def _copy(place: Place, shape: GdnShape, n_layers: int) -> Work:
     s = States(place, shape, n_layers)
-    launch = partial(state_copy, place.launcher, shape, s.states, 1, 0, 0)
+    launch = partial(state_copy, place.launcher, shape.layout, s.states, 1, 0, 0)
     error = partial(_unlike, lambda: place.get(s.states.state[:, 0]), s.state[1])
     return Work(launch, 8 * len(s.snapshot()), error=error)
 

@@ -97,7 +97,7 @@ def _add_nemotron_head(tensors: Tensors) -> None:
 
 KIMI: Config = FOUR | {
     "layer_types": ["linear_attention"] * 3 + ["full_attention"], "kv_lora_rank": 32,
-    "qk_nope_head_dim": 16, "qk_rope_head_dim": 8, "v_head_dim": 16, "linear_head_dim": 16,
+    "qk_nope_head_dim": 16, "qk_rope_head_dim": 16, "v_head_dim": 16, "linear_head_dim": 16,
     "linear_num_heads": 4, "num_experts": 4, "num_experts_per_tok": 2, "num_key_value_heads": 4,
     "moe_intermediate_size": 32, "pad_token_id": 0, "bos_token_id": 510, "eos_token_id": 511,
 }  # fmt: skip

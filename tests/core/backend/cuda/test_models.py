@@ -25,6 +25,7 @@ Tiny = Callable[..., TinyModel]
 TOKENS = random_tokens(22, seed=5)
 # What half-precision keys and values cost, in logits of deviation about 1.
 NEAR = 0.02
+RECURRENT = ("granitehybrid", "falcon-h1", "nemotron_h", "mamba2", "lfm2", "lfm2moe", "kimi-linear")
 CASES = [
     ("llama", "BF16"),
     ("llama-yarn", "F16"),
@@ -47,6 +48,7 @@ CASES = [
             "llama4-chunks",
         )
     ),
+    *((family, "BF16") for family in RECURRENT),
 ]
 # Kernels of a GPU take keys of whole sixteens, as released models have them.
 WIDER = {
@@ -63,7 +65,11 @@ WIDER = {
         ),
     ),
 }
-HYBRIDS = [("qwen35", "Q8_0"), ("qwen35moe", "Q8_0")]
+HYBRIDS = [
+    ("qwen35", "Q8_0"),
+    ("qwen35moe", "Q8_0"),
+    *((family, "Q8_0") for family in ("granitehybrid", "falcon-h1", "lfm2", "kimi-linear")),
+]
 OTHERS = [("qwen3", "Q8_0"), ("llama", "BF16"), ("llama4-chunks", "Q8_0")]
 
 

@@ -56,6 +56,8 @@ CASES = [
     ("qwen3", "BF16"),
     ("qwen35", "Q8_0"),
     ("qwen35moe", "Q8_0"),
+    ("granitehybrid", "Q8_0"),
+    ("lfm2", "Q8_0"),
 ]
 
 

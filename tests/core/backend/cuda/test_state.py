@@ -13,18 +13,24 @@ Tiny = Callable[..., TinyModel]
 WINDOW = 4
 
 
-def machine(tiny: Tiny, device: str = "cuda") -> Machine:
-    return Machine(*load(tiny("qwen35", quantise="Q8_0").path, device), window=WINDOW)
+# One of each kind of recurrence.
+KINDS = ("qwen35", "granitehybrid", "lfm2", "kimi-linear")
 
 
-@pytest.mark.parametrize("device", ["cuda", "cuda q8_0"])
+def machine(tiny: Tiny, device: str = "cuda", family: str = "qwen35") -> Machine:
+    return Machine(*load(tiny(family, quantise="Q8_0").path, device), window=WINDOW)
+
+
+@pytest.mark.parametrize(
+    ("family", "device"), [*((family, "cuda") for family in KINDS), ("qwen35", "cuda q8_0")]
+)
 @pytest.mark.parametrize("n_valid", [1, 3, WINDOW])
 @pytest.mark.slow
 def test_saved_while_pending_goes_on_elsewhere(
-    tiny: Tiny, n_valid: int, device: str, shim: None
+    tiny: Tiny, n_valid: int, family: str, device: str, shim: None
 ) -> None:
     truth = random_tokens(30, seed=6)
-    first = Running(machine(tiny, device))
+    first = Running(machine(tiny, device, family))
     first.append(truth[:19])
     wrong = [t if i < n_valid else (t + 101) % 512 for i, t in enumerate(truth[19 : 19 + WINDOW])]
     first.forward(wrong)
@@ -41,9 +47,10 @@ def test_saved_while_pending_goes_on_elsewhere(
     assert np.array_equal(first.append(rest), second.append(rest))
 
 
-def test_a_copied_slot_goes_on_alike(tiny: Tiny, shim: None) -> None:
+@pytest.mark.parametrize("family", KINDS)
+def test_a_copied_slot_goes_on_alike(tiny: Tiny, family: str, shim: None) -> None:
     truth = random_tokens(24, seed=8)
-    first = Running(machine(tiny))
+    first = Running(machine(tiny, family=family))
     first.append(truth[:20])
     backend, state = first.machine.backend, first.machine.state
     backend.copy_slot(state, 0, 1, first.n_pending_accepted)
@@ -53,11 +60,12 @@ def test_a_copied_slot_goes_on_alike(tiny: Tiny, shim: None) -> None:
     assert np.array_equal(second.append(truth[20:]), want)
 
 
-def test_nothing_of_what_was_refused_is_saved(tiny: Tiny, shim: None) -> None:
+@pytest.mark.parametrize("family", KINDS)
+def test_nothing_of_what_was_refused_is_saved(tiny: Tiny, family: str, shim: None) -> None:
     """Two texts with one truth and other wrong drafts leave the same image."""
     truth, images = random_tokens(20, seed=3), []
     for wrong in (7, 8):
-        text = Running(machine(tiny))
+        text = Running(machine(tiny, family=family))
         text.append(truth[:17])
         text.forward([truth[17], *random_tokens(WINDOW - 1, seed=wrong)])
         text.accept(WINDOW, 1)
