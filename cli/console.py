@@ -6,13 +6,15 @@ Lines that redraw themselves and colours need a terminal; NO_COLOR and TERM=dumb
 from __future__ import annotations
 
 import io
+import json
 import os
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final, TextIO
+from typing import Any, Final, TextIO
 
 # C0 but newline and tab, DEL, and C1: escape sequences retitle or rewrite a terminal.
 _CONTROL: Final = [c for c in (*range(0x20), *range(0x7F, 0xA0)) if chr(c) not in "\n\t"]
@@ -21,9 +23,11 @@ _ESCAPED: Final = {c: f"\\x{c:02x}" for c in _CONTROL} | {ord("\n"): "\\n", ord(
 _ERASE_LINE: Final = "\r\x1b[K"
 _COLUMNS: Final = 80
 _WIDEST: Final = 100  # of prose
+_IN_MESSAGE: Final = ("method", "path", "status")  # of a request
 READING: Final = "reading the prompt"
 DIM, _RED = "2", "1;31"
 _LOGS: Final[list[TextIO]] = []  # the file of --log-file, if it is given
+_JSON_LINES: Final[list[bool]] = []  # not empty: lines on stderr are JSON objects
 
 
 class StdoutClosedError(Exception):
@@ -33,14 +37,19 @@ class StdoutClosedError(Exception):
 class Console:
     """One command's standard streams."""
 
-    def __init__(self, *, quiet: bool = False, verbose: bool = False) -> None:
+    def __init__(
+        self, *, quiet: bool = False, verbose: bool = False, log_level: str | None = None
+    ) -> None:
+        """`log_level`: of a server, whose records have times; None: warnings, as bare lines."""
         self.quiet = quiet
+        self.log_level = log_level
         self.verbose = verbose
         self._cleans = sys.stdout.isatty()
         self._line_open = False
         self._progress_open = False
         self._stage = ""
-        self._redraws = not quiet and sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+        is_plain = quiet or _JSON_LINES or os.environ.get("TERM") == "dumb"
+        self._redraws = not is_plain and sys.stderr.isatty()
         self.has_colours = _has_colours(sys.stdout)
         if isinstance(sys.stdout, io.TextIOWrapper):
             # A pipe gets the same bytes on every system; a terminal what it can show.
@@ -139,16 +148,33 @@ def columns() -> int:
 
 def print_error(message: str) -> None:
     """The one line of a failed command; control characters in it are escaped."""
-    _write_line(message, "", f"spec: {_styled('error:', _RED)} ", "spec: error: ")
+    before = f"spec: {_styled('error:', _RED)} "
+    _write_line(message, "", before, "spec: error: ", level="error")
 
 
 def print_failure(line: str) -> None:
     """Print a failed result in a form that scripts look for, also with --quiet."""
-    _write_line(line, _RED)
+    _write_line(line, _RED, level="error")
 
 
-def open_log(path: Path | None) -> None:
-    """Lines of stderr go into this file as well from now on; what it held is gone."""
+def print_record(level: str, message: str, fields: Mapping[str, Any]) -> None:
+    """A record of a server's log: time, level, message and `fields`."""
+    if _JSON_LINES:
+        _write_object(level, message, fields)
+        return
+    pairs = [
+        f"{name}={_plain(value)}"
+        for name, value in fields.items()
+        if value is not None and name not in _IN_MESSAGE
+    ]
+    style = DIM if level in ("debug", "info") else ""
+    _write_line(" ".join([_time(), f"{level:<7}", message, *pairs]), style)
+
+
+def open_log(path: Path | None, *, as_json: bool = False) -> None:
+    """Lines of stderr go into this file as well from now on; what it held is gone. `as_json`: they
+    are JSON objects, with time and level."""
+    _JSON_LINES[:] = [True] * as_json
     while _LOGS:
         _LOGS.pop().close()
     if path is not None:
@@ -204,13 +230,41 @@ def _sgr(text: str, code: str) -> str:
     return f"\x1b[{code}m{text}\x1b[0m"
 
 
-def _write_line(text: str, style: str, before: str = "", logged_before: str = "") -> None:
+def _write_line(
+    text: str, style: str, before: str = "", logged_before: str = "", *, level: str = "info"
+) -> None:
     """On stderr, and in the file of --log-file."""
+    if _JSON_LINES:
+        _write_object(level, text, {})
+        return
     line = one_line(text)
     _write_stderr(before + (_styled(line, style) if style else line) + "\n")
+    _write_logs(f"{logged_before}{line}\n")
+
+
+def _write_object(level: str, message: str, fields: Mapping[str, Any]) -> None:
+    line = json.dumps({"time": _time(), "level": level, "message": message, **fields}) + "\n"
+    _write_stderr(line)
+    _write_logs(line)
+
+
+def _write_logs(line: str) -> None:
     for file in _LOGS:
         with suppress(OSError, ValueError):  # a full disk does not stop the work
-            file.write(f"{logged_before}{line}\n")
+            file.write(line)
+
+
+def _time() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _plain(value: object) -> str:
+    """A value of a record in a line of text: quoted where it would not be one word."""
+    if isinstance(value, str) and value.isprintable() and not set(value) & set(' "='):
+        return value or '""'
+    if isinstance(value, float):
+        return f"{value:g}"
+    return json.dumps(value, ensure_ascii=False)
 
 
 def _write_stderr(text: str) -> None:

@@ -93,6 +93,13 @@ def _verbosity(level: str) -> list[str]:
     return ["--quiet"] if int(level) <= 0 else ["--verbose"] if int(level) > 3 else []
 
 
+def _log_level(level: str) -> list[str]:
+    """The same of a server, whose log has levels."""
+    n = min(max(int(level), 0), 4)
+    levels = {1: "error", 2: "warning", 4: "debug"}
+    return [*_verbosity(level), *(["--log-level", levels[n]] if n in levels else [])]
+
+
 ROWS: Final[tuple[Row, ...]] = (
     # Threads and processors.
     *_notes(
@@ -278,14 +285,17 @@ ROWS: Final[tuple[Row, ...]] = (
     *_ours(lambda: ["--help"], ALL, "--usage"),
     *_ours(lambda: ["--quiet"], ALL, "--log-disable"),
     *_ours(lambda: ["--verbose"], ALL, "--log-verbose"),
-    *_ours(_verbosity, ALL, "--verbosity --log-verbosity -lv N"),
+    *_ours(_verbosity, "CP", "--verbosity --log-verbosity -lv N"),
+    *_ours(_log_level, "S", "--verbosity --log-verbosity -lv N"),
     *_ours(_nothing, ALL, "--no-log-jsonl"),
     *_notes("lines on stderr have one form; NO_COLOR=1 leaves colours out", ALL,
         "--log-colors on|off|auto", "--log-prefix", "--no-log-prefix", "--log-timestamps",
         "--no-log-timestamps",
     ),
-    *_refused("lines on stderr are text", ALL, "--log-jsonl"),
-    *_refused("prompts are never written to a log", "SC", "--log-prompts-dir DIR"),
+    *_ours(lambda: ["--log-format", "json"], "S", "--log-jsonl"),
+    *_refused("lines on stderr are text", "CP", "--log-jsonl"),
+    *_refused("--log-texts writes them into the log", "S", "--log-prompts-dir DIR"),
+    *_refused("prompts are never written to a log", "C", "--log-prompts-dir DIR"),
     *_notes("colours are for terminals; NO_COLOR=1 leaves them out", "C",
         "--color -co on|off|auto",
     ),

@@ -6,8 +6,9 @@ import logging
 import os
 from typing import Final
 
-from .console import Console, print_error
+from .console import Console, print_error, print_record
 
+LEVELS: Final = ("debug", "info", "warning", "error")
 _ALL: Final = "nextn"
 
 
@@ -17,9 +18,13 @@ class _ToOutput(logging.Handler):
         self._output = output
 
     def emit(self, record: logging.LogRecord) -> None:
-        # Both print one line with control characters escaped: a record may quote a request.
+        # All print one line with control characters escaped: a record may quote a request.
         text = self.format(record)
-        if record.levelno >= logging.ERROR:
+        if self._output.log_level is not None:
+            self._output.clear_progress()
+            fields = getattr(record, "fields", {})
+            print_record(_level_name(record.levelno), text, fields)
+        elif record.levelno >= logging.ERROR:
             print_error(text)
         else:
             self._output.remark(text)
@@ -29,4 +34,18 @@ def show_log(output: Console) -> None:
     """Print the records of the library; SPEC_DEBUG=1 adds tracebacks."""
     logger = logging.getLogger(_ALL)
     logger.handlers = [_ToOutput(output)]
-    logger.setLevel(logging.DEBUG if os.environ.get("SPEC_DEBUG") == "1" else logging.WARNING)
+    level = (output.log_level or "warning").upper()
+    logger.setLevel("DEBUG" if os.environ.get("SPEC_DEBUG") == "1" else level)
+
+
+def log_note(line: str) -> None:
+    """A line about a running server, with the time."""
+    logging.getLogger(_ALL).info("%s", line)
+
+
+def _level_name(level: int) -> str:
+    return next((name for name in reversed(LEVELS) if level >= _number(name)), LEVELS[0])
+
+
+def _number(name: str) -> int:
+    return logging.getLevelNamesMapping()[name.upper()]

@@ -12,6 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from .console import Console, print_error
+from .log import log_note
 from .scale_options import ScaleOptions, cpus_of, gpus_of, place_in_replica
 from .serve_options import ListenOptions, open_listeners
 from .served_model import ServedModel
@@ -51,7 +52,7 @@ def serve_replicas(
     cluster = RayCluster(plan)
     try:
         load = ReplicaLoader(replace(recipe, place=place_in_replica(recipe.place, plan.cpus)))
-        replicas = RayReplicas(cluster, load, settings, output.remark)
+        replicas = RayReplicas(cluster, load, settings, log_note)
 
         def ready() -> None:
             size = f"{plan.replicas} replicas of {replicas.n_slots} slots"

@@ -24,6 +24,7 @@ from .serve_options import (
     EmbeddingOptions,
     LimitOptions,
     ListenOptions,
+    LogOptions,
     RuleOptions,
     TemplateOptions,
     open_listeners,
@@ -62,6 +63,7 @@ def serve(  # noqa: PLR0913 - groups of flags
     router: RouterOptions,
     scale: ScaleOptions,
     voice: VoiceOptions,
+    log: LogOptions,
 ) -> None:
     """Answer requests over HTTP, as llama-server and OpenAI do.
 
@@ -69,11 +71,11 @@ def serve(  # noqa: PLR0913 - groups of flags
     recommends, else from the defaults shown here. --parallel sequences share --ctx-size.
     """
     # Everything that can be wrong with the command line comes before anything slow.
-    output = voice.console()
+    output = log.console(voice)
     show_log(output)
     flags = ServeFlags(
         models, projector, place, listen, limits, cache, templates, vectors, sampling, spec,
-        control, rules, overrides, given_flags(), voice.verbose,
+        control, rules, overrides, log, given_flags(), voice.verbose,
     )  # fmt: skip
     settings = flags.settings()
     if router.is_used:

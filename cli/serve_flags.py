@@ -20,6 +20,7 @@ from .serve_options import (
     EmbeddingOptions,
     LimitOptions,
     ListenOptions,
+    LogOptions,
     RuleOptions,
     TemplateOptions,
     build_settings,
@@ -48,6 +49,7 @@ class ServeFlags:
     control: ControlFlags
     rules: RuleOptions
     overrides: OverrideOptions
+    log: LogOptions
     given: frozenset[str]
     is_verbose: bool = False
 
@@ -68,6 +70,7 @@ class ServeFlags:
             fill(ControlFlags, values),
             fill(RuleOptions, values),
             fill(OverrideOptions, values),
+            fill(LogOptions, values),
             frozenset(values),
             bool(values.get("verbose")),
         )
@@ -80,7 +83,7 @@ class ServeFlags:
         share_context(self.place, self.listen)
         return build_settings(
             self.listen, self.limits, self.cache, self.templates, self.vectors, self.sampling,
-            self.rules, read_switches(self.templates), verbose=self.is_verbose,
+            self.rules, self.log, read_switches(self.templates), verbose=self.is_verbose,
         )  # fmt: skip
 
     def find(self, settings: ServerSettings, output: Console) -> tuple[ServedModel, ServerSettings]:

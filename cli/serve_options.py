@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
+from .console import Console
 from .flags import flag, flag_group
 from .generate_params import read_grammar, read_schema
+from .log import LEVELS
 from .sampling_options import RANDOM_SEED, SamplingOptions
 from .shared_options import (
     GRAMMAR_FILE,
@@ -19,6 +21,7 @@ from .shared_options import (
     REASONING_EFFORT,
     SCHEMA_FILE,
     UNLIMITED,
+    VoiceOptions,
 )
 from .usage import flag_errors
 
@@ -115,6 +118,36 @@ class LimitOptions:
         256,
         min=1,
     )
+
+
+@flag_group("Output")
+class LogOptions:
+    log_format: str = flag(
+        "--log-format text|json", "Form of the lines on stderr: text, or JSON objects.", "text"
+    )
+    log_level: str | None = flag(
+        "--log-level LEVEL",
+        "Least level of the log's lines: debug (also probes of /health and /metrics), info (a line "
+        "for each request), warning (refused ones) or error; info if not given, error with "
+        "--quiet.",
+    )
+    log_texts: bool = flag(
+        "--log-texts", "Prompts and texts in the log of requests; they are not there otherwise."
+    )
+
+    def __post_init__(self) -> None:
+        for name, value, known in (
+            ("--log-format", self.log_format, ("text", "json")),
+            ("--log-level", self.log_level, (None, *LEVELS)),
+        ):
+            if value not in known:
+                raise typer.BadParameter(
+                    f"{name} must be one of {', '.join(filter(None, known))}, got {value!r:.60}"
+                )
+
+    def console(self, voice: VoiceOptions) -> Console:
+        level = self.log_level or ("error" if voice.quiet else "info")
+        return voice.console(log_level=level, as_json=self.log_format == "json")
 
 
 @flag_group("Text")
@@ -234,6 +267,7 @@ def build_settings(  # noqa: PLR0913 - groups of flags
     vectors: EmbeddingOptions,
     sampling: SamplingOptions,
     rules: RuleOptions,
+    log: LogOptions,
     switches: dict[str, Any],
     *,
     verbose: bool = False,
@@ -263,6 +297,7 @@ def build_settings(  # noqa: PLR0913 - groups of flags
             alias=_parts(listen.alias),
             tags=_parts(listen.tags),
             verbose=verbose,
+            logs_texts=log.log_texts,
             with_metrics=limits.metrics,
             with_slots=limits.slots,
             with_page=limits.ui,

@@ -17,6 +17,7 @@ from .console import Console
 from .flags import Values, parse_given
 from .leaving import leave, leave_at_signals
 from .llama_flags import CommandLine
+from .log import log_note
 from .model_presets import EVERY, PresetLine, Sections, read_presets, shown
 from .router_options import RouterOptions
 from .serve_flags import ServeFlags
@@ -35,7 +36,8 @@ _SERVERS: Final = frozenset(
      "ssl_key_file", "ssl_cert_file", "api_prefix", "reuse_port", "ui", "max_body", "timeout",
      "drain_seconds", "models_dir", "models_preset", "models_max", "models_memory",
      "models_autoload", "replicas", "ray_address", "replica_cpus", "replica_gpus", "quiet",
-     "verbose", "debug", "log_file", "hf_token", "offline")
+     "verbose", "debug", "log_file", "log_format", "log_level", "log_texts", "hf_token",
+     "offline")
 )  # fmt: skip
 _OF_ONE_MODEL: Final = ("model", "hf_repo", "hf_file", "alias", "mmproj")
 _ALSO_FOR_ALL: Final = ("hf_token", "offline")
@@ -197,7 +199,7 @@ def serve_models(
     reads = iter([plans])
     serving = RouterServing(
         lambda: next(reads, None) or models.read(), router.pool(settings), settings, sockets,
-        output.remark, ready,
+        log_note, ready,
     )  # fmt: skip
     code = serving.run()
     has_ended = serving.close(_JOIN_S)

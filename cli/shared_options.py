@@ -206,9 +206,10 @@ class VoiceOptions:
         if self.quiet and self.verbose:
             raise typer.BadParameter("--quiet and --verbose exclude each other")
 
-    def console(self) -> Console:
-        open_log(self.log_file)
-        output = Console(quiet=self.quiet, verbose=self.verbose)
+    def console(self, *, log_level: str | None = None, as_json: bool = False) -> Console:
+        """`log_level`, `as_json`: of the log of a server."""
+        open_log(self.log_file, as_json=as_json)
+        output = Console(quiet=self.quiet, verbose=self.verbose, log_level=log_level)
         _remark_on(ignored_flags(), output)
         return output
 

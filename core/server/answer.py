@@ -6,6 +6,7 @@ import math
 import time
 from typing import Any, Final
 
+from ..backend.step import FIRST_ROW_ID
 from ..errors import NextnError
 from ..generation import CONTEXT, EOS, LIMIT, NO_TOKEN, STOP, Event, Stats, rate
 from ..tokenizer import Tokenizer
@@ -79,6 +80,12 @@ class Answer:
         if event.text:
             self.text_parts.append(event.text)
         return event.text
+
+    def prompt_text(self) -> str:
+        """Of the tokens that the model read, without rows of images."""
+        tokens = [token for token in self.job.prompt[:] if token < FIRST_ROW_ID]
+        pieces = [self._tokenizer.piece(token, show_special=True) for token in tokens]
+        return b"".join(pieces).decode("utf-8", "replace")
 
     def fresh_tokens(self) -> list[int]:
         """Since the last call."""
@@ -183,6 +190,25 @@ def _add(total: dict[str, Any], more: dict[str, Any]) -> None:
             _add(total.setdefault(name, {}), value)
         else:
             total[name] = total.get(name, 0) + value
+
+
+def counts_of(answers: list[Answer]) -> dict[str, Any]:
+    """Of all texts of a request, for the log; as they were when the last event came."""
+    usage = total_usage(answers)
+    drafts = usage["completion_tokens_details"]
+    firsts = [each.job.first_at - each.job.submitted_at for each in answers if each.job.first_at]
+    written_ms = max(each.stats.predicted_ms for each in answers)
+    reasons = dict.fromkeys(each.stop_reason for each in answers if each.stop_reason)
+    return {
+        "prompt": usage["prompt_tokens"],
+        "cached": usage["prompt_tokens_details"]["cached_tokens"],
+        "new": usage["completion_tokens"],
+        "first_s": round(min(firsts), 4) if firsts else None,
+        "per_s": round(rate(sum(max(len(each.tokens) - 1, 0) for each in answers), written_ms), 1),
+        "drafted": drafts["accepted_prediction_tokens"] + drafts["rejected_prediction_tokens"],
+        "accepted": drafts["accepted_prediction_tokens"],
+        "end": ",".join(reasons),
+    }
 
 
 def now() -> int:

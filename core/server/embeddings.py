@@ -23,6 +23,7 @@ from .prompts import check_length, read_prompts
 from .replies import JsonResponse
 from .request_bodies import EmbeddingBody, OllamaEmbedBody
 from .request_decoding import refuse
+from .request_log import note_read
 from .service import Service
 from .totals import Totals
 
@@ -41,12 +42,12 @@ async def openai(request: Request) -> Response:
     service: Service = request.app.state.service
     body = await read_object(request, service.settings, EmbeddingBody)
     if body.content is not None:
-        return await _native(service, body)
+        return await _native(request, body)
     if _pooling(service) == NONE:
         refuse("input", "has no vector of its own with --pooling none; /embeddings gives rows")
     if body.dimensions is not None:
         refuse("dimensions", "cannot be chosen with this model")
-    found = await _embed(service, body.input, body.embd_normalize)
+    found = await _embed(request, body.input, body.embd_normalize)
     form = body.encoding_format or "float"
     more = {"encoding_format": form} if form != "float" else {}
     data = [
@@ -60,7 +61,7 @@ async def openai(request: Request) -> Response:
 
 async def native(request: Request) -> Response:
     service: Service = request.app.state.service
-    return await _native(service, await read_object(request, service.settings, EmbeddingBody))
+    return await _native(request, await read_object(request, service.settings, EmbeddingBody))
 
 
 async def ollama(request: Request) -> Response:
@@ -68,21 +69,22 @@ async def ollama(request: Request) -> Response:
     body = await read_object(request, service.settings, OllamaEmbedBody)
     name = body.model or service.model_name
     is_old = request.url.path.endswith("/embeddings")
-    found = await _embed(service, body.prompt if is_old else body.input, None)
+    found = await _embed(request, body.prompt if is_old else body.input, None)
     vectors = [vector.tolist() for vector in found.vectors]
     if is_old:
         return JsonResponse({"embedding": vectors[0]})
     return JsonResponse({"model": name, "embeddings": vectors, "prompt_eval_count": found.n_tokens})
 
 
-async def _native(service: Service, body: EmbeddingBody) -> Response:
+async def _native(request: Request, body: EmbeddingBody) -> Response:
     texts = body.content if body.input is None else body.input
-    found = await _embed(service, texts, body.embd_normalize)
+    found = await _embed(request, texts, body.embd_normalize)
     rows = [np.atleast_2d(vector).tolist() for vector in found.vectors]
     return JsonResponse([{"index": i, "embedding": each} for i, each in enumerate(rows)])
 
 
-async def _embed(service: Service, texts: Any, norm: int | None) -> Embedded:
+async def _embed(request: Request, texts: Any, norm: int | None) -> Embedded:
+    service: Service = request.app.state.service
     if texts is None or texts in ("", []):
         refuse("input", "is empty")
     try:
@@ -100,7 +102,9 @@ async def _embed(service: Service, texts: Any, norm: int | None) -> Embedded:
     power = service.settings.embd_normalize if norm is None else norm
     if pooling != NONE:
         vectors = [_normalised(vector, power) for vector in vectors]
-    return Embedded(vectors, sum(map(len, prompts)))
+    n_tokens = sum(map(len, prompts))
+    note_read(request.scope, service.model_name, n_tokens)
+    return Embedded(vectors, n_tokens)
 
 
 async def read_rows(service: Service, tokens: list[int]) -> Vector:

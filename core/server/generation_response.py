@@ -9,18 +9,19 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from ..errors import ConfigError, NextnError
 from ..generation import CANCELLED, ERROR, NO_TOKEN, Event, GenerateParams
-from .answer import Answer
+from .answer import Answer, counts_of
 from .api_errors import ApiError, UnavailableError, api_error
 from .formats import Format, encode
 from .jobs import Job
 from .request_images import encode_images
+from .request_log import RECORD, note_error
 from .thread_bridge import Item, Mailbox, Ping, Progress
 
 if TYPE_CHECKING:
@@ -80,13 +81,16 @@ class GenerationResponse(Response):
         self.sent_at = time.perf_counter()
         self.has_begun = False  # its stream
         self.client: object = None
-        self.path = ""
+        self.model = service.model_name
+        self.scope: Scope = {"path": ""}
         self._n_left = len(jobs)
         self._is_gone = False
         self.status_code, self.background = 200, None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        self.client, self.path = scope.get("client"), scope["path"]
+        self.client, self.scope = scope.get("client"), scope
+        if RECORD in scope:
+            scope[RECORD].counts = self._counts
         self.service.under_way.add(self)
         watch = asyncio.create_task(self._watch(receive))
         try:
@@ -113,6 +117,14 @@ class GenerationResponse(Response):
                 break
         self.mailbox.wake()
 
+    def _counts(self) -> dict[str, Any]:
+        """For the log of requests."""
+        counts = {"model": self.model} | counts_of(self.answers)
+        if self.service.settings.logs_texts and not self._n_left:
+            counts["prompt_text"] = [each.prompt_text() for each in self.answers]
+            counts["text"] = [each.text for each in self.answers]
+        return counts
+
     async def _watch(self, receive: Receive) -> None:
         while (await receive())["type"] != "http.disconnect":
             continue
@@ -128,8 +140,9 @@ class GenerationResponse(Response):
                 body = b"".join([self._encoded(place, item) for place, item in items])
             except ApiError as error:
                 if not self.has_begun:
-                    await send_error(error, self.path, send)
+                    await send_error(error, self.scope, send)
                     return
+                note_error(self.scope, error)
                 body, self._n_left = self.form.failure(error), 0
                 self.service.worker.cancel(self.jobs)
             else:
@@ -174,14 +187,15 @@ class GenerationResponse(Response):
                         self._push(self.answers[place], item)
         except ApiError as error:
             if not self._is_gone:
-                await send_error(error, self.path, send)
+                await send_error(error, self.scope, send)
             return
         body = encode(self.form.whole(self.answers))
         await send_body(body, 200, {}, send)
 
 
-async def send_error(error: ApiError, path: str, send: Send) -> None:
-    await send_body(encode(error.body_for(path)), error.status, error.headers, send)
+async def send_error(error: ApiError, scope: Scope, send: Send) -> None:
+    note_error(scope, error)
+    await send_body(encode(error.body_for(scope["path"])), error.status, error.headers, send)
 
 
 async def send_body(body: bytes, status: int, headers: dict[str, str], send: Send) -> None:

@@ -52,7 +52,7 @@ class Guard:
         try:
             self._check(scope, headers)
         except ApiError as error:
-            await error_response(error, scope["path"])(scope, receive, send)
+            await error_response(error, scope)(scope, receive, send)
             return
         if _is_preflight(scope, headers):
             await _preflight(headers, is_readable, scope, receive, send)

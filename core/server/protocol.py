@@ -13,6 +13,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from .api_errors import headers_too_large
 from .formats import encode
+from .request_log import RequestLog, note_leaving
 
 # Requests that are read in one turn of the loop; streams and `/health` are served in between.
 # One takes some 0.5 ms from its bytes to the queue of the engine.
@@ -58,6 +59,7 @@ class ReadLimiter:
 class LimitedH11Protocol(H11Protocol):
     header_s: ClassVar[float] = 60.0
     read_limiter: ClassVar[ReadLimiter]
+    log: ClassVar[RequestLog]
     _timer: asyncio.TimerHandle | None = None
     _held: bytes = b""  # received bytes that wait until they may be read
     _is_refused: bool = False  # what still comes is of no interest
@@ -96,9 +98,12 @@ class LimitedH11Protocol(H11Protocol):
         """Called while h11's error is handled, which says when the headers are too large."""
         error = sys.exception()
         if getattr(error, "error_status_hint", 400) != _TOO_LARGE:
+            self.log.note_unreadable(self.client, 400, msg)
             super().send_400_response(msg)
             return
-        body = encode(headers_too_large(self.config.h11_max_incomplete_event_size or 0).body)
+        refusal = headers_too_large(self.config.h11_max_incomplete_event_size or 0)
+        self.log.note_unreadable(self.client, _TOO_LARGE, refusal.message)
+        body = encode(refusal.body)
         headers = [
             ("Content-Type", "application/json"),
             ("Content-Length", str(len(body))),
@@ -114,6 +119,8 @@ class LimitedH11Protocol(H11Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._forget()
         self._held = b""
+        if self.cycle is not None and not self.cycle.response_complete:
+            note_leaving(self.cycle.scope)
         super().connection_lost(exc)
 
     def _expect_headers(self) -> None:
@@ -130,7 +137,6 @@ class LimitedH11Protocol(H11Protocol):
             self.transport.close()
 
 
-def protocol(header_s: float) -> type[asyncio.Protocol]:
-    return type(
-        "Protocol", (LimitedH11Protocol,), {"header_s": header_s, "read_limiter": ReadLimiter()}
-    )
+def protocol(header_s: float, log: RequestLog) -> type[asyncio.Protocol]:
+    members = {"header_s": header_s, "log": log, "read_limiter": ReadLimiter()}
+    return type("Protocol", (LimitedH11Protocol,), members)

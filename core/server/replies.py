@@ -8,10 +8,12 @@ from typing import Any, Final
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.types import Scope
 
 from ..errors import NextnError
 from .api_errors import ApiError, api_error
 from .formats import encode
+from .request_log import note_error
 
 _log: Final = logging.getLogger(__name__)
 
@@ -23,13 +25,14 @@ class JsonResponse(Response):
         return encode(content)
 
 
-def error_response(error: ApiError, path: str) -> Response:
-    return JsonResponse(error.body_for(path), error.status, error.headers)
+def error_response(error: ApiError, scope: Scope) -> Response:
+    note_error(scope, error)
+    return JsonResponse(error.body_for(scope["path"]), error.status, error.headers)
 
 
 async def on_api_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, ApiError | NextnError), "registered for these"
-    return error_response(api_error(error), request.url.path)
+    return error_response(api_error(error), request.scope)
 
 
 async def on_http_error(request: Request, error: Exception) -> Response:
@@ -39,7 +42,7 @@ async def on_http_error(request: Request, error: Exception) -> Response:
         404: f"there is no {request.url.path[:200]} here",
         405: f"{request.url.path[:200]} does not take {request.method}",
     }.get(error.status_code, error.detail)
-    response = error_response(ApiError(error.status_code, message), request.url.path)
+    response = error_response(ApiError(error.status_code, message), request.scope)
     response.headers.update(error.headers or {})
     return response
 
@@ -47,4 +50,4 @@ async def on_http_error(request: Request, error: Exception) -> Response:
 async def on_bug(request: Request, error: Exception) -> Response:
     _log.error("internal error, %s: %s", type(error).__name__, error)
     bug = ApiError(500, f"internal error: {type(error).__name__}")
-    return error_response(bug, request.url.path)
+    return error_response(bug, request.scope)

@@ -21,6 +21,7 @@ from .prompts import check_length, refuse_endless
 from .replies import JsonResponse
 from .request_bodies import RerankBody
 from .request_decoding import refuse
+from .request_log import note_read
 
 if TYPE_CHECKING:
     from .embeddings import Vector
@@ -41,11 +42,12 @@ async def rerank(request: Request) -> Response:
         refuse("query", "is missing" if query is None else "is empty")
     prompts = [await _prompt(template, query, each, service) for each in documents]
     scores = [await _score(prompt, service) for prompt in prompts]
+    n_tokens = sum(map(len, prompts))
+    note_read(request.scope, service.model_name, n_tokens)
     best = sorted(range(len(scores)), key=lambda i: -scores[i])[: body.top_n]
     if is_tei:
         texts = [{"text": each} if body.return_text else {} for each in documents]
         return JsonResponse([{"index": i, "score": scores[i], **texts[i]} for i in best])
-    n_tokens = sum(map(len, prompts))
     results = [{"index": i, "relevance_score": scores[i]} for i in best]
     usage = {"prompt_tokens": n_tokens, "total_tokens": n_tokens}
     name = body.model or service.model_name

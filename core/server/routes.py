@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Final
 
@@ -34,6 +35,7 @@ from .api_errors import ApiError, not_supported
 from .guard import PUBLIC, Guard
 from .idle_unloading import waking
 from .replies import error_response, on_api_error, on_bug, on_http_error
+from .request_log import RequestLog
 from .service import Service
 from .settings import ServerSettings
 
@@ -93,8 +95,8 @@ NOT_OFFERED: Final = (
 )  # fmt: skip
 
 
-def build_app(service: Service) -> ASGIApp:
-    return guarded(unguarded_app(service), service.settings)
+def build_app(service: Service) -> RequestLog:
+    return guarded(unguarded_app(service), service.settings, service.statuses)
 
 
 def unguarded_app(service: Service) -> ASGIApp:
@@ -104,9 +106,12 @@ def unguarded_app(service: Service) -> ASGIApp:
     return app
 
 
-def guarded(app: ASGIApp, settings: ServerSettings) -> ASGIApp:
-    guard = Guard(app, settings, PUBLIC | page.PATHS if settings.with_page else PUBLIC)
-    return without_prefix(guard, settings.api_prefix) if settings.api_prefix else guard
+def guarded(app: ASGIApp, settings: ServerSettings, statuses: Counter[int]) -> RequestLog:
+    """Behind the guard, and with a line of the log for each request."""
+    inner: ASGIApp = Guard(app, settings, PUBLIC | page.PATHS if settings.with_page else PUBLIC)
+    if settings.api_prefix:
+        inner = without_prefix(inner, settings.api_prefix)
+    return RequestLog(inner, statuses, with_texts=settings.logs_texts)
 
 
 def without_prefix(app: ASGIApp, prefix: str) -> ASGIApp:
@@ -120,7 +125,7 @@ def without_prefix(app: ASGIApp, prefix: str) -> ASGIApp:
             await app({**scope, "path": path.removeprefix(prefix)}, receive, send)
             return
         error = ApiError(404, f"there is no {path[:200]} here: all paths begin with {prefix}/")
-        await error_response(error, path)(scope, receive, send)
+        await error_response(error, scope)(scope, receive, send)
 
     return inner
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +32,7 @@ class Service:
     worker: Worker
     started_at: int = field(default_factory=lambda: int(time.time()))
     under_way: set[GenerationResponse] = field(default_factory=set)
+    statuses: Counter[int] = field(default_factory=Counter)  # of requests that ended
     n_active: int = 0  # requests that need the model
     used_at: float = field(default_factory=time.perf_counter)  # when the last of them was answered
     slot_files: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -61,6 +63,12 @@ class Service:
         return replace(self.settings.sampling, **self.loaded.file_sampling)
 
     @property
+    def speculation(self) -> dict[str, Any]:
+        """Figures of all drafts so far, for the log; empty if there were none."""
+        found = self.worker.totals.speculation()
+        return found and {"model": self.model_name} | found
+
+    @property
     def n_ctx(self) -> int:
         return self.loaded.engine.config.sizes.n_ctx
 
@@ -76,4 +84,5 @@ class Service:
             return self.settings.alias[0]
         if "name" in self.remembered:
             return str(self.remembered["name"])
-        return self.runtime.file.path.name
+        loaded = self.worker.loaded or self.loaded  # also when the engine is dead
+        return loaded.runtime.file.path.name

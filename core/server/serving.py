@@ -12,12 +12,12 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import uvicorn
-from starlette.types import ASGIApp
 
 from .about import remember
 from .api_errors import UnavailableError
 from .idle_unloading import doze_if_idle
 from .protocol import protocol
+from .request_log import RequestLog, log_speculation
 from .routes import build_app
 from .service import Service
 from .settings import ServerSettings
@@ -41,7 +41,7 @@ class Listening(ABC):
         self._server = _Server(_config(self._app(), settings))
 
     @abstractmethod
-    def _app(self) -> ASGIApp: ...
+    def _app(self) -> RequestLog: ...
 
     @abstractmethod
     def _begin(self) -> None:
@@ -122,7 +122,7 @@ class Serving(Listening):
         self._on_ready, self._was_ready = on_ready, False
         super().__init__(settings, socks)
 
-    def _app(self) -> ASGIApp:
+    def _app(self) -> RequestLog:
         return build_app(self.service)
 
     def _begin(self) -> None:
@@ -140,6 +140,7 @@ class Serving(Listening):
 
     async def _finish(self) -> None:
         await end_requests(self.service)
+        log_speculation(self.service.speculation)
 
     def _look_after(self, now: float) -> None:
         keep_alive(self.service, now)
@@ -202,11 +203,11 @@ class _Server(uvicorn.Server):
         return nullcontext()
 
 
-def _config(app: ASGIApp, settings: ServerSettings) -> uvicorn.Config:
+def _config(app: RequestLog, settings: ServerSettings) -> uvicorn.Config:
     logging.getLogger("uvicorn").setLevel(logging.CRITICAL)  # clients get the errors
     return uvicorn.Config(
         app,
-        http=protocol(settings.io_s),
+        http=protocol(settings.io_s, app),
         ws="none",
         loop="asyncio",
         lifespan="off",

@@ -30,6 +30,7 @@ class ServerSettings(Struct, frozen=True):
     alias: tuple[str, ...] = ()  # names of the model; the first one is shown
     tags: tuple[str, ...] = ()  # shown in the list of models
     verbose: bool = False  # default of the request field
+    logs_texts: bool = False  # prompts and texts are in the log of requests
     prefills: bool = True  # a reply continues the assistant's message that a chat ends with
     with_metrics: bool = True
     with_slots: bool = True

@@ -4,7 +4,7 @@ engine's thread alone."""
 from __future__ import annotations
 
 from bisect import bisect_left
-from typing import Final
+from typing import Any, Final
 
 from msgspec import Struct, field
 
@@ -77,6 +77,19 @@ class Totals(Struct):
             total.accepted += source.accepted
             total.ms += source.ms
         self.ended[reason] = self.ended.get(reason, 0) + 1
+
+    def speculation(self) -> dict[str, Any]:
+        """Figures of all drafts; empty if there were none. A drafter's are accepted/drafted."""
+        if not self.drafts:
+            return {}
+        sources = {name: f"{each.accepted}/{each.drafted}" for name, each in self.by_source.items()}
+        return {
+            "drafts": self.drafts,
+            "drafted": self.draft_n,
+            "accepted": self.draft_n_accepted,
+            "acceptance": round(self.draft_n_accepted / max(self.draft_n, 1), 3),
+            **sources,
+        }
 
     @property
     def mean_s(self) -> float:

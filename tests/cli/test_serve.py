@@ -62,12 +62,45 @@ def end(process: subprocess.Popen[str], number: int = signal.SIGTERM) -> int:
     return process.wait(HANGS_S)
 
 
-def test_the_ready_line_and_a_quiet_end() -> None:
-    with serving() as (process, port):
+def test_the_ready_line_a_line_for_the_request_and_the_end() -> None:
+    with serving("--spec-type", "none") as (process, port):
         assert json.loads(ask(port, {"prompt": "a", "n_predict": 3}).read())["stop"]
         assert end(process) == 0
         out, err = process.communicate()
-        assert (out, err) == ("", "")
+        assert out == ""
+        (line,) = err.splitlines()
+        time_, rest = line.split(" ", 1)
+        assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", time_)
+        known, counts = rest.split(" model=nano.gguf ")
+        shown = r"info    POST /completion 200 id=\w+ client=127\.0\.0\.1:\d+ seconds=[\d.]+"
+        assert re.fullmatch(shown, known)
+        counts = re.sub(r"_s=[\d.]+", "_s=#", counts)
+        assert counts == "prompt=2 cached=0 new=3 first_s=# per_s=# drafted=0 accepted=0 end=limit"
+
+
+@pytest.mark.parametrize(
+    ("level", "statuses"),
+    [("debug", [200, 200, 400]), ("info", [200, 400]), ("warning", [400]), ("error", [])],
+)
+def test_levels_and_json(level: str, statuses: list[int], tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    more = ("--log-format", "json", "--log-file", str(log), "--spec-type", "none")
+    with serving("--log-level", level, *more) as (process, port):
+        assert get_health(port)
+        ask(port, {"prompt": "a", "n_predict": 1}).read()
+        ask(port, {"prompt": 5}).read()
+        assert end(process) == 0
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    assert all(each.keys() >= {"time", "level", "message"} for each in lines)
+    assert any(each["message"].startswith("ready ") for each in lines)
+    assert [each["status"] for each in lines if "status" in each] == statuses
+    assert statuses != [400] or lines[-1]["reason"].startswith("prompt must be")
+
+
+def get_health(port: int) -> bytes:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=HANGS_S)
+    connection.request("GET", "/health")
+    return connection.getresponse().read()
 
 
 @pytest.mark.slow
@@ -131,6 +164,8 @@ def test_what_is_wrong_is_said_before_the_model_loads(real_spec: Run, tmp_path: 
             (["-np", "4", "-c", "3"], 2, "is shared by --parallel 4 sequences"),
             (["--host", ","], 2, "--host must name an address"),
             (["--bogus"], 2, "--bogus"),
+            (["--log-level", "loud"], 2, "--log-level must be one of debug, info, warning"),
+            (["--log-format", "xml"], 2, "--log-format must be one of text, json"),
             (["--chat-template-kwargs", "[]"], 2, "must be a JSON object"),
         ):
             done = real_spec("serve", *args)

@@ -20,6 +20,7 @@ from ..formats import failure_event
 from ..generation_response import send_error
 from ..guard import OWNER
 from ..json_body import aside, read_body
+from ..request_log import RECORD, note_error
 from ..settings import ServerSettings
 from .forwarding import ForwardedRequest, ReplicaLostError, ReplicaSet
 from .prefix_keys import ANY_SLOT, read_hint
@@ -106,6 +107,7 @@ class ForwardedResponse:
             try:
                 async with aclosing(self._replicas.answer(request)) as batches:
                     async for batch in batches:
+                        self._learn(batch)
                         is_refused = batch[0].get("status") == 503
                         if refusal or (is_refused and not self._has_begun):
                             refusal += batch
@@ -127,7 +129,14 @@ class ForwardedResponse:
             await self._send(refusal)
         else:
             error = ApiError(503, "the replica that had this request has gone away", retry_after=1)
-            await send_error(error, self._scope["path"], self._client_send)
+            await send_error(error, self._scope, self._client_send)
+
+    def _learn(self, batch: list[Message]) -> None:
+        """Takes what is for the log of requests out of the messages."""
+        if batch[-1]["type"] == RECORD:
+            known = batch.pop()["known"]
+            if RECORD in self._scope:
+                self._scope[RECORD].learn(known)
 
     async def _send(self, batch: list[Message]) -> None:
         self._has_begun = True
@@ -139,5 +148,6 @@ class ForwardedResponse:
     async def _break_off(self) -> None:
         """Replicas send whole events, so that clients read the error as an event."""
         error = ApiError(500, "the replica that wrote this response has gone away")
+        note_error(self._scope, error)
         body = failure_event(error, self._scope["path"])
         await self._client_send({"type": "http.response.body", "body": body, "more_body": False})

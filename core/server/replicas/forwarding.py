@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Callable, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from msgspec import Struct
 from starlette.types import Message
@@ -85,5 +85,6 @@ class ReplicaSet(ABC):
         """Returns the responses of all ready replicas to a GET."""
 
     @abstractmethod
-    async def drain(self) -> None:
-        """Lets open requests end within `drain_s`, then ends them with an error."""
+    async def drain(self) -> list[dict[str, Any]]:
+        """Lets open requests end within `drain_s`, then ends them with an error. Returns the
+        figures of speculation of each replica."""

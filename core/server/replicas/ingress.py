@@ -4,12 +4,13 @@ answers those about all replicas itself."""
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 from urllib.parse import parse_qs
 
 import msgspec
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
 from ...errors import NextnError
 from ..api_errors import ApiError, api_error, not_supported
@@ -17,6 +18,7 @@ from ..formats import encode
 from ..generation_response import send_body, send_error
 from ..labelled_metrics import with_label
 from ..metrics import CONTENT_TYPE, family
+from ..request_log import RequestLog
 from ..routes import guarded
 from ..settings import ServerSettings
 from .forwarded_response import ForwardedResponse
@@ -34,6 +36,7 @@ class Ingress:
         self.replicas, self.settings = replicas, settings
         self.open: set[ForwardedResponse] = set()
         self.is_draining = False
+        self.statuses: Counter[int] = Counter()
         self._own: dict[tuple[str, str], Callable[[Query, Send], Awaitable[None]]] = {
             ("GET", "/health"): self._health,
             ("GET", "/v1/health"): self._health,
@@ -44,8 +47,8 @@ class Ingress:
             ("GET", "/metrics"): self._metrics,
         }
 
-    def app(self) -> ASGIApp:
-        return guarded(self, self.settings)
+    def app(self) -> RequestLog:
+        return guarded(self, self.settings, self.statuses)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
@@ -61,11 +64,11 @@ class Ingress:
             finally:
                 self.open.discard(response)
         except (ApiError, NextnError) as error:
-            await send_error(api_error(error), scope["path"], send)
+            await send_error(api_error(error), scope, send)
         except Exception as error:  # noqa: BLE001 - the client gets an answer in any case
             _log.error("internal error, %s: %s", type(error).__name__, error)
             bug = ApiError(500, f"internal error: {type(error).__name__}")
-            await send_error(bug, scope["path"], send)
+            await send_error(bug, scope, send)
 
     def check_ready(self) -> None:
         """Raises an `ApiError` if no replica can answer."""

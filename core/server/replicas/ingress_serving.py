@@ -8,8 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from starlette.types import ASGIApp
-
+from ..request_log import RequestLog, log_speculation
 from ..serving import Listening, note_drain
 from ..settings import ServerSettings
 from .forwarding import ReplicaSet
@@ -28,7 +27,7 @@ class IngressServing(Listening):
         self._on_ready, self._was_ready = on_ready, False
         super().__init__(settings, socks)
 
-    def _app(self) -> ASGIApp:
+    def _app(self) -> RequestLog:
         return self.ingress.app()
 
     def _begin(self) -> None:
@@ -49,7 +48,8 @@ class IngressServing(Listening):
         self.ingress.is_draining = True
         self._watching.cancel()
         note_drain(len(self.ingress.open), self.settings)
-        await self.replicas.drain()
+        for fields in await self.replicas.drain():
+            log_speculation(fields)
         end = time.perf_counter() + _SENDING_S
         while self.ingress.open and time.perf_counter() < end:
             await asyncio.sleep(0.02)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable
-from typing import Final
+from typing import Any, Final
 
 from msgspec.structs import replace
 from starlette.types import Message, Scope
 
 from ..guard import OWNER
+from ..request_log import RECORD, RequestRecord
 from ..routes import build_app
 from ..service import Service
 from ..serving import end_requests, keep_alive
@@ -55,12 +56,15 @@ class ModelReplica:
             raise RuntimeError(f"the engine has failed: {self.worker.failure!r}")
 
     async def answer(self, request: ForwardedRequest) -> AsyncGenerator[list[Message], None]:
-        """The messages of the response as they come, several in a list if they come at once.
-        Closing the generator has the effect of a client that disconnects."""
+        """The messages of the response as they come, several in a list if they come at once, and
+        one of our own behind them, for the log of requests. Closing the generator has the effect
+        of a client that disconnects."""
         self._run()
         has_left = asyncio.Event()
         body: list[Message] = [{"type": "http.request", "body": request.body}]
         messages: asyncio.Queue[Message | None] = asyncio.Queue()
+        scope = _scope(request)
+        record = scope[RECORD] = RequestRecord(scope)
 
         async def receive() -> Message:
             if not body:
@@ -68,7 +72,7 @@ class ModelReplica:
             return body.pop() if body else {"type": "http.disconnect"}
 
         async def run() -> None:
-            await self._app(_scope(request), receive, messages.put)
+            await self._app(scope, receive, messages.put)
 
         task = asyncio.create_task(run())
         task.add_done_callback(lambda _: messages.put_nowait(None))
@@ -78,7 +82,7 @@ class ModelReplica:
                 batch = [message]
                 while not messages.empty() and (message := messages.get_nowait()) is not None:
                     batch.append(message)
-                yield batch
+                yield [*batch, {"type": RECORD, "known": record.known()}]
                 if message is None:
                     return
         finally:
@@ -93,8 +97,11 @@ class ModelReplica:
                 body += message.get("body", b"")
         return CollectedResponse(self.index, status, body)
 
-    async def drain(self) -> None:
+    async def drain(self) -> dict[str, Any]:
+        """Returns the figures of its speculation."""
         await end_requests(self._service)
+        found = self._service.speculation
+        return found and {"replica": self.index} | found
 
     def _run(self) -> None:
         """Starts what needs the loop."""

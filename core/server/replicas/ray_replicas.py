@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import math
 import time
 from collections.abc import AsyncGenerator, Callable
@@ -103,9 +102,11 @@ class RayReplicas(ReplicaSet):
         except TimeoutError:
             return []
 
-    async def drain(self) -> None:
-        with contextlib.suppress(TimeoutError):
-            await self._call_all("drain", seconds=self._drain_s + 1)
+    async def drain(self) -> list[dict[str, Any]]:
+        try:
+            return await self._call_all("drain", seconds=self._drain_s + 1)
+        except TimeoutError:
+            return []
 
     async def _call_all(self, method: str, *args: Any, seconds: float = _CALL_S) -> list[Any]:
         """Returns what the running replicas return, without those that are lost meanwhile."""

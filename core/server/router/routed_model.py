@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from ...errors import NextnError
 from ..api_errors import ApiError, UnavailableError
+from ..request_log import log_speculation
 from ..routes import unguarded_app
 from ..service import Service
 from ..worker import DEAD, LOADING, SLEEPING, Loaded, Worker, worker_for
@@ -134,6 +135,7 @@ class RoutedModel:
             await self._wait_until_idle(_LAST_EVENTS_S)
             for each in list(service.under_way):  # clients that do not read
                 service.hang_up(each.client)
+        log_speculation(service.speculation)
         service.worker.stop()
         try:
             await asyncio.to_thread(service.worker.close)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -12,7 +13,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from .. import about, ollama_models, openapi
 from ..api_errors import ApiError, not_supported
@@ -20,6 +21,7 @@ from ..json_body import aside, parse_object, read_body
 from ..labelled_metrics import with_label
 from ..metrics import CONTENT_TYPE, exposition
 from ..replies import JsonResponse
+from ..request_log import RequestLog
 from ..routes import GET, PAGE, POST, ROUTES, guarded, not_offered, starlette_app
 from ..settings import ServerSettings
 from .model_pool import ModelPool
@@ -46,9 +48,10 @@ class RouterApp:
     ) -> None:  # fmt: skip
         self.pool, self.settings, self._read_plans = pool, settings, read_plans
         self.started_at = int(time.time())
+        self.statuses: Counter[int] = Counter()
         self._read_name = msgspec.json.Decoder(NamedModel).decode
 
-    def app(self) -> ASGIApp:
+    def app(self) -> RequestLog:
         own = {
             "/health": self._health,
             "/v1/health": self._health,
@@ -71,7 +74,8 @@ class RouterApp:
             *(Route(path, own.get(path, self._route), methods=[*how]) for path, how, _ in ROUTES),
             *(Route(path, show, methods=[*GET]) for path, how, show in PAGE * self._has_page),
         ]
-        return guarded(starlette_app([*routes, *not_offered()]), self.settings)
+        app = starlette_app([*routes, *not_offered()])
+        return guarded(app, self.settings, self.statuses)
 
     @property
     def _has_page(self) -> bool:

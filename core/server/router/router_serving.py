@@ -8,9 +8,8 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from starlette.types import ASGIApp
-
 from ..api_errors import ApiError
+from ..request_log import RequestLog, log_speculation
 from ..serving import Listening, end_requests, keep_alive
 from ..settings import ServerSettings
 from .model_pool import ModelPool, PoolSettings
@@ -33,7 +32,7 @@ class RouterServing(Listening):
         self.loop: asyncio.AbstractEventLoop | None = None
         super().__init__(settings, socks)
 
-    def _app(self) -> ASGIApp:
+    def _app(self) -> RequestLog:
         return RouterApp(self.pool, self.settings, self._read_plans).app()
 
     def _begin(self) -> None:
@@ -51,6 +50,8 @@ class RouterServing(Listening):
         self.pool.end_waiting(ApiError(503, "the server is shutting down", retry_after=5))
         running = [each for each in self.pool.running if each.service is not None]
         await asyncio.gather(*(end_requests(each.running) for each in running))
+        for each in running:
+            log_speculation(each.running.speculation)
 
     def close(self, seconds: float) -> bool:
         """Called after `run`. Returns whether all threads have ended."""

@@ -60,8 +60,8 @@ class LocalReplicas(ReplicaSet):
     async def collect(self, path: str) -> list[CollectedResponse]:
         return [await each.collect(path) for each in self.replicas if each.index in self.ready]
 
-    async def drain(self) -> None:
-        await asyncio.gather(*(each.drain() for each in self.replicas))
+    async def drain(self) -> list[dict[str, Any]]:
+        return await asyncio.gather(*(each.drain() for each in self.replicas))
 
 
 class ReplicatedServer(Client):

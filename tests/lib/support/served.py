@@ -38,7 +38,7 @@ class Served:
 @contextmanager
 def served(*args: str) -> Iterator[Served]:
     process = subprocess.Popen(
-        [*SPEC, "serve", "--port", "0", *args],
+        [*SPEC, "serve", "--port", "0", "--log-level", "error", *args],
         stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, bufsize=1,
     )  # fmt: skip
     try:
