@@ -98,6 +98,7 @@ def serve_one(
     recipe: ServedModel, settings: ServerSettings, opened: tuple[list[socket], str], output: Console
 ) -> NoReturn:
     """Answer on sockets; the address of the first is beside them."""
+    from ..core.server.loading import size_line
     from ..core.server.worker import worker_for
 
     sockets, url = opened
@@ -105,7 +106,8 @@ def serve_one(
 
     def ready() -> None:
         gc.enable()
-        output.remark(f"ready      {url} ({worker.n_slots} slots)")
+        assert worker.loaded is not None, "it is ready"
+        output.remark(f"ready      {url} ({size_line(worker.loaded)})")
 
     output.note(f"loading    {recipe.model}")
     gc.disable()  # nothing of what is loaded and imported now will be garbage

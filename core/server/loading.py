@@ -36,6 +36,15 @@ def prepare(
     return Loaded(runtime, engine, template, file_sampling, n_bytes)
 
 
+def size_line(loaded: Loaded) -> str:
+    """Slots and their context, and how to have more where the model was trained for more."""
+    sizes, trained = loaded.engine.config.sizes, loaded.runtime.model.hparams.n_ctx_train
+    line = f"{sizes.n_slots} slots of {sizes.n_ctx} tokens"
+    if sizes.n_ctx >= trained:
+        return line
+    return f"{line}; the model was trained for {trained}: --ctx-size raises it"
+
+
 def plan(runtime: Runtime, n_parallel: int, cache_ram: int | None = None) -> MemoryBudget:
     if n_parallel != AUTO:
         return runtime.plan(n_parallel, cache_ram)

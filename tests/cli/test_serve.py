@@ -97,6 +97,17 @@ def test_levels_and_json(level: str, statuses: list[int], tmp_path: Path) -> Non
     assert statuses != [400] or lines[-1]["reason"].startswith("prompt must be")
 
 
+def test_the_ready_line_says_what_there_is_and_could_be() -> None:
+    trained = "; the model was trained for 4096: --ctx-size raises it"
+    for args, size in (((), ""), (("-c", "1024", "-kvu"), trained)):
+        with serving(*args, wait=False) as (process, _):
+            assert process.stderr is not None
+            lines = iter(process.stderr.readline, "")
+            line = next(each for each in lines if each.startswith("ready "))
+            n = 1024 if args else 4096
+            assert line.rstrip().endswith(f"(2 slots of {n} tokens{size})")
+
+
 def get_health(port: int) -> bytes:
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=HANGS_S)
     connection.request("GET", "/health")

@@ -20,6 +20,7 @@ from starlette.types import Receive
 
 from ...state.host_memory import available_memory
 from ..api_errors import ApiError
+from ..loading import size_line
 from ..worker import LOADING
 from .routed_model import LOADED, UNLOADED, UNLOADING, HangUp, LoadError, ModelPlan, RoutedModel
 
@@ -240,8 +241,8 @@ class ModelPool:
             model.fail(ApiError(500, text))
         else:
             model.is_wanted, model.used_at = False, next(self._uses)
-            size, n = model.n_bytes / (1 << 30), model.running.worker.n_slots
-            self._note(f"loaded     {model.name} ({n} slots, {size:.2f} GiB)")
+            size, loaded = model.n_bytes / (1 << 30), model.running.loaded
+            self._note(f"loaded     {model.name} ({size:.2f} GiB, {size_line(loaded)})")
         if model.state == LOADED and (model.is_removed or model.is_outdated):
             self.unload(model)
         elif model.is_removed:
