@@ -16,7 +16,7 @@ from ..tokenizer.thinking import find_thinking_texts
 from . import ollama_models
 from .api_errors import ApiError, not_supported
 from .jobs import Job
-from .metrics import CONTENT_TYPE, exposition
+from .metrics import CONTENT_TYPE, exposition, server_exposition
 from .native import settings_of
 from .parsed_request import ParsedRequest
 from .replies import JsonResponse
@@ -251,7 +251,7 @@ async def metrics(request: Request) -> Response:
     service = _service(request)
     if not service.settings.with_metrics:
         raise not_supported("/metrics, which needs --metrics,")
-    text = exposition(service.worker, service.model_name)
+    text = exposition(service.worker, service.model_name) + server_exposition(service.statuses)
     response = Response(text, media_type=CONTENT_TYPE)
     started = str(service.started_at).encode()
     response.raw_headers.append((b"Process-Start-Time-Unix", started))

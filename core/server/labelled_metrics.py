@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from .metrics import labels
+from .metric_families import labels
 
 
 def with_label(label: str, expositions: Mapping[str, str]) -> list[str]:

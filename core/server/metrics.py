@@ -6,35 +6,25 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from ..generation import rate
-from .totals import Histogram
+from .metric_families import family, text_of
+from .process_metrics import process_families
+from .vllm_metrics import kv_usage, speculation_families, vllm_families
 from .worker import SLEEPING, Worker
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
-_ESCAPES: Final = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})
 
 
 def exposition(worker: Worker, model: str) -> str:
-    lines: list[str] = []
-    for family in (*_llama_cpp(worker), *_vllm(worker, {"model_name": model}), *_own(worker)):
-        lines += family
-    return "\n".join(lines) + "\n"
+    return text_of((*_llama_cpp(worker), *vllm_families(worker, model), *_own(worker)))
 
 
-def family(
-    name: str, kind: str, text: str, samples: Mapping[str, float] | float, label: str = ""
-) -> list[str]:
-    """Returns the lines of a metric. `samples`: one value, or values by the value of `label`."""
-    head = [f"# HELP {name} {text}", f"# TYPE {name} {kind}"]
-    if isinstance(samples, int | float):
-        return [*head, f"{name} {_number(samples)}"]
-    return head + [
-        f"{name}{labels({label: key})} {_number(value)}" for key, value in samples.items()
-    ]
-
-
-def labels(values: Mapping[str, str]) -> str:
-    inside = ",".join(f'{name}="{value.translate(_ESCAPES)}"' for name, value in values.items())
-    return f"{{{inside}}}" if inside else ""
+def server_exposition(statuses: Mapping[int, int]) -> str:
+    """Of the process and of all requests to it. `statuses`: how many ended with each."""
+    text = "Requests that ended, by the status that was sent; 499: the client left before."
+    counts = {str(status): n for status, n in sorted(statuses.items())}
+    return text_of(
+        [family("http_requests_total", "counter", text, counts, "status"), *process_families()]
+    )
 
 
 def _llama_cpp(worker: Worker) -> Iterator[list[str]]:
@@ -50,7 +40,7 @@ def _llama_cpp(worker: Worker) -> Iterator[list[str]]:
     }
     for key, (text, value) in counters.items():
         yield family(name(key), "counter", text, value)
-    yield from _speculation(worker, "llamacpp:", {})
+    yield from speculation_families(worker, "llamacpp:", {})
     read = rate(totals.prompt_n, totals.prompt_ms)
     written = rate(totals.predicted_n, totals.predicted_ms)
     gauges = {
@@ -59,47 +49,10 @@ def _llama_cpp(worker: Worker) -> Iterator[list[str]]:
         "requests_processing": ("Texts that are being written.", worker.n_running),
         "requests_deferred": ("Texts that wait.", worker.n_open - worker.n_running),
         "n_busy_slots_per_decode": ("Texts in a step.", totals.busy / max(totals.steps, 1)),
+        "kv_cache_usage_ratio": ("Share of the cells that running texts use.", kv_usage(worker)),
     }  # fmt: skip
     for key, (text, value) in gauges.items():
         yield family(name(key), "gauge", text, value)
-
-
-def _speculation(worker: Worker, prefix: str, more: dict[str, str]) -> Iterator[list[str]]:
-    totals, tag = worker.totals, labels(more)
-    for key, text, value in (
-        ("drafts", "Steps that had a draft.", totals.drafts),
-        ("draft_tokens", "Tokens that were drafted.", totals.draft_n),
-        ("accepted_tokens", "Drafted tokens that were kept.", totals.draft_n_accepted),
-    ):
-        name = f"{prefix}spec_decode_num_{key}_total"
-        yield [f"# HELP {name} {text}", f"# TYPE {name} counter", f"{name}{tag} {value}"]
-    name = f"{prefix}spec_decode_num_accepted_tokens_per_pos_total"
-    yield [
-        f"# HELP {name} Drafted tokens that were kept, by place in the draft.",
-        f"# TYPE {name} counter",
-        *(
-            f"{name}{labels({**more, 'position': str(i)})} {n}"
-            for i, n in enumerate(totals.accept_per_pos)
-        ),
-    ]
-
-
-def _vllm(worker: Worker, more: dict[str, str]) -> Iterator[list[str]]:
-    totals, tag = worker.totals, labels(more)
-    yield from _speculation(worker, "vllm:", more)
-    for key, text, value in (
-        ("num_requests_running", "Texts that are being written.", worker.n_running),
-        ("num_requests_waiting", "Texts that wait.", worker.n_open - worker.n_running),
-    ):
-        name = f"vllm:{key}"
-        yield [f"# HELP {name} {text}", f"# TYPE {name} gauge", f"{name}{tag} {value}"]
-    for key, text, histogram in (
-        ("time_to_first_token_seconds", "From the request to its first token.", totals.first_token),
-        ("inter_token_latency_seconds", "Between two tokens of a text.", totals.between_tokens),
-        ("e2e_request_latency_seconds", "Of a whole text.", totals.whole),
-        ("request_queue_time_seconds", "Before a text had its turn.", totals.queued),
-    ):
-        yield _histogram(f"vllm:{key}", text, histogram, more)
 
 
 def _own(worker: Worker) -> Iterator[list[str]]:
@@ -139,17 +92,3 @@ def _own(worker: Worker) -> Iterator[list[str]]:
     yield family(name("failed_steps_total"), "counter", text, totals.failed_steps)
     text = "Exceptions of drafters: the texts under way went on without drafts."
     yield family(name("drafter_failures_total"), "counter", text, totals.drafter_failures)
-
-
-def _histogram(name: str, text: str, histogram: Histogram, more: dict[str, str]) -> list[str]:
-    lines, n = [f"# HELP {name} {text}", f"# TYPE {name} histogram"], 0
-    for bound, count in zip((*histogram.bounds, "+Inf"), histogram.counts, strict=True):
-        n += count
-        lines.append(f"{name}_bucket{labels({**more, 'le': str(bound)})} {n}")
-    lines.append(f"{name}_sum{labels(more)} {_number(histogram.total)}")
-    lines.append(f"{name}_count{labels(more)} {n}")
-    return lines
-
-
-def _number(value: float) -> str:
-    return str(int(value)) if isinstance(value, int) else f"{value:.9g}"

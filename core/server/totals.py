@@ -11,6 +11,7 @@ from msgspec import Struct, field
 from ..generation import SourceStats, Stats
 
 _WIDE: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
+_COUNTS: Final = tuple(n * 10**k for k in range(6) for n in (1, 2, 5))  # of tokens
 _NARROW: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5)
 
 
@@ -50,6 +51,12 @@ class Totals(Struct):
     first_token: Histogram = field(default_factory=lambda: Histogram(_WIDE))
     between_tokens: Histogram = field(default_factory=lambda: Histogram(_NARROW))
     whole: Histogram = field(default_factory=lambda: Histogram(_WIDE))
+    mean_between: Histogram = field(default_factory=lambda: Histogram(_NARROW))  # of a text
+    reading: Histogram = field(default_factory=lambda: Histogram(_WIDE))  # of a prompt
+    writing: Histogram = field(default_factory=lambda: Histogram(_WIDE))
+    working: Histogram = field(default_factory=lambda: Histogram(_WIDE))  # both
+    prompt_lengths: Histogram = field(default_factory=lambda: Histogram(_COUNTS))
+    text_lengths: Histogram = field(default_factory=lambda: Histogram(_COUNTS))
     queued: Histogram = field(default_factory=lambda: Histogram(_WIDE))
 
     def add_read(self, n_tokens: int, ms: float) -> None:
@@ -77,6 +84,16 @@ class Totals(Struct):
             total.accepted += source.accepted
             total.ms += source.ms
         self.ended[reason] = self.ended.get(reason, 0) + 1
+        self._add_to_histograms(stats)
+
+    def _add_to_histograms(self, stats: Stats) -> None:
+        self.prompt_lengths.add(stats.prompt_n)
+        self.text_lengths.add(stats.predicted_n)
+        self.reading.add(stats.prompt_ms / 1000)
+        self.writing.add(stats.predicted_ms / 1000)
+        self.working.add((stats.prompt_ms + stats.predicted_ms) / 1000)
+        if stats.predicted_n > 1:
+            self.mean_between.add(stats.predicted_ms / 1000 / (stats.predicted_n - 1))
 
     def speculation(self) -> dict[str, Any]:
         """Figures of all drafts; empty if there were none. A drafter's are accepted/drafted."""

@@ -72,7 +72,9 @@ def serving(
         line = process.stderr.readline()
         while WAITING in line:  # a busy machine takes long to start them
             line = process.stderr.readline()
-        found = re.search(r"ready +http://127\.0\.0\.1:(\d+) \((2 replicas of )?4 slots\)", line)
+        found = re.search(
+            r"ready +http://127\.0\.0\.1:(\d+) \((2 replicas of )?4 slots[^)]*\)", line
+        )
         assert found, line
         yield process, int(found[1])
     finally:

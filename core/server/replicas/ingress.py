@@ -17,7 +17,8 @@ from ..api_errors import ApiError, api_error, not_supported
 from ..formats import encode
 from ..generation_response import send_body, send_error
 from ..labelled_metrics import with_label
-from ..metrics import CONTENT_TYPE, family
+from ..metric_families import family
+from ..metrics import CONTENT_TYPE, server_exposition
 from ..request_log import RequestLog
 from ..routes import guarded
 from ..settings import ServerSettings
@@ -108,7 +109,7 @@ class Ingress:
         found = {str(i): body.decode() for i, body in (await self._collect("/metrics")).items()}
         up = {str(i): str(i) in found for i in range(self.replicas.n)}
         lines = [
-            *with_label("replica", found),
+            *with_label("replica", found | {"server": server_exposition(self.statuses)}),
             *family("nextn:replica_up", "gauge", "Whether the replica answers.", up, "replica"),
             *family(
                 "nextn:replica_restarts_total", "counter", "Replicas that were started again.",

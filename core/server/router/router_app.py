@@ -19,7 +19,7 @@ from .. import about, ollama_models, openapi
 from ..api_errors import ApiError, not_supported
 from ..json_body import aside, parse_object, read_body
 from ..labelled_metrics import with_label
-from ..metrics import CONTENT_TYPE, exposition
+from ..metrics import CONTENT_TYPE, exposition, server_exposition
 from ..replies import JsonResponse
 from ..request_log import RequestLog
 from ..routes import GET, PAGE, POST, ROUTES, guarded, not_offered, starlette_app
@@ -213,7 +213,8 @@ class RouterApp:
             for each in self.pool.running
             if each.service is not None
         }
-        text = "\n".join(with_label("model", found)) + "\n"
+        lines = "".join(f"{line}\n" for line in with_label("model", found))
+        text = lines + server_exposition(self.statuses)
         return Response(text, media_type=CONTENT_TYPE)
 
     async def _tags(self, _request: Request) -> Response:

@@ -132,7 +132,9 @@ def complete(received: bytes) -> bool:
 
 def state(client: Client, slots: Path | None) -> tuple[list[str], Any, list[str]]:
     """What requests that are carried out leave behind."""
-    counters = re.findall(r"^\S*_total(?:{.*})? .*$", client.get("/metrics"), re.MULTILINE)
+    counters = re.findall(
+        r"^(?!http_requests|process_)\S*_total(?:{.*})? .*$", client.get("/metrics"), re.MULTILINE
+    )
     names = [] if slots is None else [path.name for path in slots.iterdir()]
     return counters, client.get("/slots"), names
 

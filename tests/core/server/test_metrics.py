@@ -7,17 +7,18 @@ from typing import Any
 from prometheus_client.parser import text_string_to_metric_families
 from support.serving import Server
 
-from nextn.core.server.metrics import exposition, labels
+from nextn.core.server.metric_families import labels
+from nextn.core.server.metrics import exposition
 from nextn.core.server.totals import Histogram
 from nextn.core.server.worker import Worker
 
 
 def values(text: str) -> dict[str, float]:
-    """By name and labels, without the model's name."""
+    """By name and labels, without those of the model."""
     found = {}
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
-            tags = {k: v for k, v in sample.labels.items() if k != "model_name"}
+            tags = {k: v for k, v in sample.labels.items() if k not in ("model_name", "engine")}
             found[sample.name + (str(sorted(tags.items())) if tags else "")] = sample.value
     return found
 
