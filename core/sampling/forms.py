@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from ..errors import ConfigError
-from .schemas import closed
 
 MAX_FORMS: Final = 128
+PLACE: Final = "x-place"  # in a schema: its name, for notes and errors
 
 
 def write_forms(
@@ -34,9 +34,8 @@ def write_forms(
     return json.dumps({"thoughts": thoughts, "forms": [list(form) for form in forms]})
 
 
-def lark_of_forms(source: str, blanks: str) -> str:
-    """`blanks`: what may stand between the parts of JSON."""
-    given = json.loads(source)
+def lark_of_forms(given: dict[str, Any], blanks: str) -> str:
+    """`given`: what `write_forms` made; `blanks`: what may stand between the parts of JSON."""
     lines = ['%llguidance {"no_forcing": true}']
     names = [f"form_{i}" for i in range(len(given["forms"]))]
     choice = " | ".join(names)
@@ -52,7 +51,7 @@ def lark_of_forms(source: str, blanks: str) -> str:
         parts = [_quoted(before)] * bool(before) + [f"json_{i}"] + [_quoted(after)] * bool(after)
         lines.append(f"form_{i}: {' '.join(parts)}")
         if isinstance(schema, dict):
-            schema = closed(schema) | {"x-guidance": {"whitespace_pattern": blanks}}
+            schema = schema | {"x-guidance": {"whitespace_pattern": blanks, "lenient": True}}
         lines.append(f"json_{i}: %json {json.dumps(schema)}")
     return "\n".join(lines) + "\n"
 

@@ -10,18 +10,21 @@ from __future__ import annotations
 
 import itertools
 import json
+import logging
 import re
 import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import ConfigError, FileFormatError, MissingDependencyError
-from .forms import lark_of_forms
+from .enforceable import enforceable, faulty_place
+from .forms import PLACE, lark_of_forms
 from .gbnf import MAX_CHARS, parse_gbnf
 from .gbnf_lark import Deadline, to_lark
 from .schemas import closed
@@ -31,13 +34,26 @@ if TYPE_CHECKING:
 
 MAX_SCHEMA_DEPTH: Final = 60
 MAX_CACHED: Final = 32
+MAX_NOTES: Final = 32
 TIME_LIMIT_S: Final = 1.5  # of a thread's own time: a busy machine refuses no grammar
 _WALL_LIMIT_S: Final = 30.0
 # llama.cpp's: without a bound, a model may write blanks for ever.
+_log: Final = logging.getLogger(__name__)
 _BLANKS: Final = r" |\n{1,2}[ \t]{0,20}"
 _SLASH: Final = re.compile(r"\\.|[/\n\r]", re.DOTALL)  # would end the expression or its line
 _ESCAPED: Final = {"/": r"\/", "\n": r"\n", "\r": r"\r", "\\\n": r"\n", "\\\r": r"\r"}
 _JSON_TEXT: Final = re.compile(r'"(?:[^"\\]|\\.)*"?|[^"\[\]{}]+', re.DOTALL)
+
+
+class Converted(NamedTuple):
+    """A source in the syntax of llguidance."""
+
+    lark: str
+    notes: tuple[str, ...] = ()
+    schemas: tuple[tuple[str, Any], ...] = ()  # in it, each with its name
+
+
+Prepared = tuple[Any, tuple[str, ...]]  # a matcher and its notes
 
 
 class Grammar:
@@ -47,8 +63,12 @@ class Grammar:
     a draft is cut with `validate` first.
     """
 
-    def __init__(self, fresh: Any, n_tokens: int, ending: frozenset[int]) -> None:
+    def __init__(
+        self, fresh: Any, n_tokens: int, ending: frozenset[int], notes: Sequence[str] = ()
+    ) -> None:
+        """`notes`: what of its schemas it does not enforce, one line a keyword."""
         self._fresh = fresh  # never fed: what copies begin with
+        self.notes = tuple(notes)
         self._matcher = fresh.deep_copy()
         self._n_tokens = n_tokens
         self._ending = ending
@@ -110,7 +130,7 @@ class Grammar:
 
     def restart(self, tokens: Sequence[int]) -> Grammar:
         """From the beginning, then through these tokens, which were saved once."""
-        twin = Grammar(self._fresh, self._n_tokens, self._ending)
+        twin = Grammar(self._fresh, self._n_tokens, self._ending, self.notes)
         if twin.validate(tokens) < len(tokens):
             raise FileFormatError("the saved sampler state does not fit its grammar")
         for token in tokens:
@@ -130,15 +150,16 @@ class Grammars:
         self._vocabulary: Any = None
         self._lock = threading.Lock()  # of what was prepared: never held for long
         self._at_work = threading.Lock()  # one is prepared at a time
-        self._prepared: OrderedDict[tuple[str, str], Any] = OrderedDict()
+        self._prepared: OrderedDict[tuple[str, str], Prepared] = OrderedDict()
 
     def from_gbnf(self, text: str) -> Grammar:
-        return self._make("gbnf", text, lambda: _lark_of_gbnf(text, self._time_limit_s))
+        limit_s = self._time_limit_s
+        return self._make("gbnf", text, lambda: Converted(_lark_of_gbnf(text, limit_s)))
 
     def from_json_schema(self, schema: str | dict[str, Any] | bool) -> Grammar:
-        """`$ref` within the schema; keywords that cannot be enforced are refused, not ignored."""
+        """`$ref` within the schema; what cannot be enforced is in the grammar's notes."""
         source = _checked_schema(schema)
-        return self._make("json", source, lambda: _lark_of_schema(source))
+        return self._make("json", source, lambda: _converted_schema(source))
 
     def from_regex(self, pattern: str) -> Grammar:
         """The whole text matches the pattern, in the syntax of Rust: without looking around."""
@@ -146,7 +167,7 @@ class Grammars:
             raise ConfigError(
                 f"the regular expression has {len(pattern)} characters, at most {MAX_CHARS} may be"
             )
-        return self._make("regex", pattern, lambda: _lark_of_regex(pattern))
+        return self._make("regex", pattern, lambda: Converted(_lark_of_regex(pattern)))
 
     def from_forms(self, source: str) -> Grammar:
         """What `write_forms` made."""
@@ -156,49 +177,55 @@ class Grammars:
             )
         for _, schema, _ in json.loads(source)["forms"]:
             _checked_schema(schema)
-        return self._make("forms", source, lambda: lark_of_forms(source, _BLANKS))
+        return self._make("forms", source, lambda: _converted_forms(source))
 
     def json_object(self) -> Grammar:
         return self.from_json_schema({"type": "object"})
 
-    def _make(self, kind: str, source: str, lark: Callable[[], str]) -> Grammar:
-        fresh = self._find((kind, source))
-        if fresh is None:
+    def _make(self, kind: str, source: str, convert: Callable[[], Converted]) -> Grammar:
+        found = self._find((kind, source))
+        if found is None:
             with self._at_work:
-                fresh = self._find((kind, source))
-                if fresh is None:
-                    fresh = self._prepare(lark)
+                found = self._find((kind, source))
+                if found is None:
+                    found = self._prepare(convert)
+                    if found[1]:
+                        _log.warning("a JSON schema is followed in part: %s", "; ".join(found[1]))
             with self._lock:
-                self._prepared[kind, source] = fresh
+                self._prepared[kind, source] = found
                 if len(self._prepared) > MAX_CACHED:
                     self._prepared.popitem(last=False)
-        return Grammar(fresh, self._tokenizer.n_vocab, self._tokenizer.eog_ids)
+        fresh, notes = found
+        return Grammar(fresh, self._tokenizer.n_vocab, self._tokenizer.eog_ids, notes)
 
-    def _find(self, key: tuple[str, str]) -> Any:
+    def _find(self, key: tuple[str, str]) -> Prepared | None:
         with self._lock:
-            fresh = self._prepared.get(key)
-            if fresh is not None:
+            found = self._prepared.get(key)
+            if found is not None:
                 self._prepared.move_to_end(key)
-            return fresh
+            return found
 
-    def _prepare(self, lark: Callable[[], str]) -> Any:
+    def _prepare(self, convert: Callable[[], Converted]) -> Prepared:
         """A matcher that has computed its first mask, which is where much of the work is done."""
         llguidance = import_llguidance()
         if self._vocabulary is None:
             self._vocabulary = build_vocabulary(llguidance, self._tokenizer)
 
-        def work() -> Any:
+        def work() -> Prepared:
             limits = llguidance.LLParserLimits(verbose_errors=False)
-            matcher = llguidance.LLMatcher(self._vocabulary, lark(), log_level=0, limits=limits)
+            made = convert()
+            matcher = llguidance.LLMatcher(self._vocabulary, made.lark, log_level=0, limits=limits)
             if not matcher.is_error():
                 matcher.compute_bitmask()
-            return matcher
+            elif made.schemas:
+                _refuse_schemas(made.schemas)
+            return matcher, made.notes
 
-        matcher = run_limited(work, self._time_limit_s)
+        matcher, notes = run_limited(work, self._time_limit_s)
         if matcher.is_error() and matcher.get_error().startswith("NoExtension"):
             raise ConfigError("the grammar allows no text at all")
         _refuse_broken(matcher)
-        return matcher
+        return matcher, notes
 
 
 def import_llguidance() -> Any:
@@ -279,11 +306,54 @@ def _lark_of_gbnf(text: str, limit_s: float) -> str:
     return to_lark(parse_gbnf(text), Deadline(limit_s))
 
 
-def _lark_of_schema(source: str) -> str:
-    schema = closed(json.loads(source))
+def _converted_schema(source: str) -> Converted:
+    schema, notes = enforceable(closed(json.loads(source)), _error_of_schema)
+    return Converted(_lark_of_schema(schema, is_lenient=True), _some(notes), (("", schema),))
+
+
+def _converted_forms(source: str) -> Converted:
+    given = json.loads(source)
+    notes, schemas = list[str](), []
+    for form in given["forms"]:
+        schema = form[1]
+        name = schema.pop(PLACE, "") if isinstance(schema, dict) else ""
+        form[1], more = enforceable(closed(schema), _error_of_schema)
+        notes += [f"{name}{note}" for note in more]
+        schemas.append((name, form[1]))
+    return Converted(lark_of_forms(given, _BLANKS), _some(notes), tuple(schemas))
+
+
+def _some(notes: Sequence[str]) -> tuple[str, ...]:
+    n_more = len(notes) - MAX_NOTES
+    return (*notes[:MAX_NOTES], *[f"{n_more} more keywords are not enforced"] * (n_more > 0))
+
+
+def _lark_of_schema(schema: Any, *, is_lenient: bool) -> str:
+    """`is_lenient`: keywords that are not known to llguidance are ignored."""
     if isinstance(schema, dict):
-        schema["x-guidance"] = {"whitespace_pattern": _BLANKS}
+        extra = {"whitespace_pattern": _BLANKS, "lenient": is_lenient}
+        schema = schema | {"x-guidance": extra}
     return f'%llguidance {{"no_forcing": true}}\nstart: %json {json.dumps(schema)}\n'
+
+
+def _error_of_schema(schema: Any, *, is_lenient: bool = False) -> str:
+    """What keeps llguidance from following it, in one line; empty: nothing."""
+    lark = _lark_of_schema(schema, is_lenient=is_lenient)
+    is_error, messages = import_llguidance().LLMatcher.validate_grammar_with_warnings(lark, None)
+    if not is_error:
+        return ""
+    reason: str = messages[0].partition("\n   1 | ")[0]
+    reason = reason.rpartition("JSON schema: ")[2].rpartition("\nerror: ")[2]
+    return reason.partition("\n")[0]
+
+
+def _refuse_schemas(schemas: Sequence[tuple[str, Any]]) -> None:
+    """Names the place of what is wrong, if it is found."""
+    for name, schema in schemas:
+        place, error = faulty_place(schema, partial(_error_of_schema, is_lenient=True))
+        if error:
+            where = f"{name}{place}"
+            raise ConfigError(f"the JSON schema cannot be followed at {where[:200]}: {error[:200]}")
 
 
 def _lark_of_regex(pattern: str) -> str:

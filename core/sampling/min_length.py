@@ -17,6 +17,7 @@ class MinLength(Grammar):
         self._n_min, self._ending = n_min, ending
         self._banned = np.array(sorted(ending), np.int64)
         self.accepted: list[int] = []
+        self.notes = ()
 
     @property
     def is_complete(self) -> bool:

@@ -187,12 +187,14 @@ class MessagesFormat(ReplyBlockFormat):
     def closing(self, answers: list[Answer]) -> bytes:
         (answer,) = answers
         delta = self._ending(answer)
-        ended = named_event("message_delta", {"delta": delta, "usage": self._usage(answer)})
+        fields = {"delta": delta, "usage": self._usage(answer), **self.warnings}
+        ended = named_event("message_delta", fields)
         return ended + named_event("message_stop", {})
 
     def result(self, answer: Answer) -> dict[str, Any]:
         content = [_finished(block) for block in self.blocks]
-        return self._message(content) | self._ending(answer) | {"usage": self._usage(answer)}
+        ending = self._ending(answer) | {"usage": self._usage(answer)} | self.warnings
+        return self._message(content) | ending
 
     def _message(self, content: list[dict[str, Any]]) -> dict[str, Any]:
         return {

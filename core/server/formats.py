@@ -37,6 +37,12 @@ class Format(ABC):
     def __init__(self, parsed: ParsedRequest) -> None:
         self.parsed = parsed
 
+    @property
+    def warnings(self) -> dict[str, Any]:
+        """A field of the response: what of a schema was not enforced, if there is something."""
+        found = self.parsed.warnings
+        return {"warnings": list(found)} if found else {}
+
     def opening(self, answer: Answer) -> bytes:
         return b""
 

@@ -37,6 +37,7 @@ async def start(service: Service, form: Format) -> GenerationResponse:
     await encode_images(service, form.parsed)
     jobs = form.parsed.jobs()
     await _prepare(service, jobs)
+    form.parsed.warnings = _warnings(jobs)
     service.worker.submit(jobs)
     return GenerationResponse(service, jobs, form)
 
@@ -58,6 +59,13 @@ async def _prepare(service: Service, jobs: Sequence[Job]) -> None:
             if params.is_restricted:
                 written.param = _rule_of(params)
             raise written from None
+
+
+def _warnings(jobs: Sequence[Job]) -> tuple[str, ...]:
+    sampler = jobs[0].sampler
+    if sampler is None or sampler.grammar is None:
+        return ()
+    return sampler.grammar.notes
 
 
 def _rule_of(params: GenerateParams) -> str:
@@ -120,6 +128,8 @@ class GenerationResponse(Response):
     def _counts(self) -> dict[str, Any]:
         """For the log of requests."""
         counts = {"model": self.model} | counts_of(self.answers)
+        if warnings := self.form.parsed.warnings:
+            counts["not_enforced"] = len(warnings)
         if self.service.settings.logs_texts and not self._n_left:
             counts["prompt_text"] = [each.prompt_text() for each in self.answers]
             counts["text"] = [each.text for each in self.answers]

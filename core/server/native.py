@@ -110,6 +110,7 @@ class NativeFormat(Format):
             "stopping_word": answer.stop_string,
             "tokens_cached": len(answer.job.prompt) + max(stats.predicted_n - 1, 0),
             "timings": answer.timings(),
+            **self.warnings,
         }
         if self.parsed.params.logprobs is not None:
             result["completion_probabilities"] = answer.logprobs()

@@ -224,6 +224,7 @@ class OllamaFormat(Format):
             "prompt_eval_duration": int(_NS * stats.prompt_ms),
             "eval_count": len(answer.tokens),
             "eval_duration": int(_NS * stats.predicted_ms),
+            **self.warnings,
         }
 
     def _line(self, said: dict[str, Any]) -> bytes:

@@ -59,6 +59,7 @@ class OpenAIFormat(Format):
             "object": self.kind,
             "usage": self.usage(answers),
             "timings": answers[0].timings(),
+            **self.warnings,
             **self.verbose(answers[0]),
         }
 
@@ -81,7 +82,7 @@ class OpenAIFormat(Format):
         """Returns the fields of the last event of a choice: timings, unless an event with the usage
         follows, which has them."""
         more = self.more(answer) if self.parsed.with_usage else {"timings": answer.timings()}
-        return more | self.verbose(answer)
+        return more | self.warnings | self.verbose(answer)
 
     @property
     def is_plain(self) -> bool:

@@ -37,6 +37,7 @@ class ParsedRequest(Struct):
     verbose: bool = False  # llama.cpp's own response beside OpenAI's
     with_tokens: bool = False
     with_sources: bool = False  # the drafter of each token
+    warnings: tuple[str, ...] = ()  # set when the sampler is made
     only: tuple[str, ...] = ()  # fields of the response
     encoded: dict[int, ModelPrompt] = field(default_factory=dict)  # those with images, by place
 

@@ -95,6 +95,7 @@ class ResponsesFormat(ReplyBlockFormat):
             "tools": self._echoed["tools"] or [],
             "tool_choice": self._echoed["tool_choice"] or "auto",
             "usage": None if answer is None else self._usage(answer),
+            **self.warnings,
         }
 
     def _usage(self, answer: Answer) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from msgspec import Struct, field
 
+from ..sampling.forms import PLACE
 from .reply import CallStyle
 from .reply.styles import BARE, LISTED
 from .request_bodies import ChatBody, ToolChoice
@@ -47,7 +48,8 @@ class Tools(Struct, frozen=True):
     def forms(self, style: CallStyle) -> list[tuple[str, Any, str]]:
         """Returns the forms of a forced call: the text before, the schema, and the text after."""
         names = [self.name] if self.name else list(self.schemas)
-        return [_form(style, name, self.schemas[name]) for name in names]
+        schemas = [(name, self.schemas[name] | {PLACE: f"tool {name}: "}) for name in names]
+        return [_form(style, name, schema) for name, schema in schemas]
 
     def taught(self, messages: list[dict[str, Any]], style: CallStyle) -> list[dict[str, Any]]:
         """Returns messages with the tools in the system message, for a template without tools."""
