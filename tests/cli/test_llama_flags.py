@@ -159,6 +159,21 @@ def test_every_variable_sets_a_flag_of_a_command() -> None:
     ("words", "ours"),
     [
         (["-lv", "0"], ["--quiet"]),
+        (["-lv", "1"], ["--log-level", "error"]),
+        (["-lv", "2"], ["--log-level", "warning"]),
+        (["-lv", "3"], []),
+        (["-lv", "4"], ["--verbose", "--log-level", "debug"]),
+        (["--log-jsonl"], ["--log-format", "json"]),
+    ],
+)
+def test_the_log_of_a_server(words: list[str], ours: list[str]) -> None:
+    assert CommandLine(context_of("serve")).read(words) == ours
+
+
+@pytest.mark.parametrize(
+    ("words", "ours"),
+    [
+        (["-lv", "0"], ["--quiet"]),
         (["-lv", "3"], []),
         (["-lv", "5"], ["--verbose"]),
         (["-st"], ["--chat"]),
