@@ -1,7 +1,8 @@
 """A soak of `spec serve`: thousands of requests of all kinds, every answer checked.
 
 `python -m bench.soak --requests 20000` starts a server and ends with 0 if nothing was lost,
-nothing was wrong, memory is flat, `/health` was quick and all slots are free.
+nothing was wrong, memory is flat, `/health` was quick, all slots are free, and the log has one line
+for each request, with the status that came.
 """
 
 from __future__ import annotations
@@ -14,14 +15,18 @@ import socket
 import statistics
 import struct
 import sys
+import tempfile
 import time
 from collections import Counter
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
 from random import Random
 from typing import Any
 
-from support.served import BrokenReplyError, Served, ask, request_bytes, served
+from support.served import BrokenReplyError, Reply, Served, ask, request_bytes, served
 
 from .soak_cases import FINE, SPECULATION, WRONG, Case, Leaver, Wrong, cases, leaver
 
@@ -65,6 +70,8 @@ class Soak:
         self.rng = Random(seed)
         self.found = Found()
         self.truth: dict[Case, str] = {}
+        self.statuses: dict[str, int | None] = {}  # by the id of the request; None: the client left
+        self._ids = count()
         self.n_done = 0
 
     async def run(self) -> Found:
@@ -108,13 +115,21 @@ class Soak:
                 case "leave":
                     await self._leave(leaver(self.rng))
 
+    async def _ask(self, method: str, path: str, body: Any) -> Reply:
+        """Notes the status, which the log has to have as well."""
+        request_id = f"soak-{next(self._ids)}"
+        self.statuses[request_id] = None
+        reply = await ask(self.server.port, method, path, body, request_id=request_id)
+        self.statuses[request_id] = reply.status
+        return reply
+
     async def _text(self, in_burst: bool = False) -> None:
         case = self.rng.choice(list(self.truth))
         streams = self.rng.random() < 0.5
         body = json.loads(case.body) | self.rng.choice(self.speculation) | {"stream": streams}
         kind = "burst" if in_burst else "text"
         try:
-            reply = await ask(self.server.port, "POST", case.path, body)
+            reply = await self._ask("POST", case.path, body)
             if in_burst and reply.status == 503:
                 kind = "refused"
                 assert 1 <= int(reply.headers["retry-after"]) <= 60
@@ -133,7 +148,7 @@ class Soak:
         method, path, body, status = wanted
         kind = "fine" if status == 200 else "wrong"
         try:
-            reply = await ask(self.server.port, method, path, body)
+            reply = await self._ask(method, path, body)
             assert reply.status == status, f"{reply.status}, not {status}: {reply.body[:200]!r}"
             assert status == 200 or set(reply.json()) == {"error"}
         except Exception as error:  # noqa: BLE001 - the same
@@ -143,7 +158,11 @@ class Soak:
 
     async def _leave(self, how: Leaver) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", self.server.port)
-        raw = request_bytes("POST", how.path, how.body)
+        request_id = f"soak-{next(self._ids)}"
+        self.statuses[request_id] = None
+        raw = request_bytes("POST", how.path, how.body, request_id)
+        if how.n_sent is not None and how.n_sent <= raw.find(b"\r\n\r\n") + 3:
+            del self.statuses[request_id]  # its head never ends: it is no request
         with suppress(OSError):
             writer.write(raw if how.n_sent is None else raw[: how.n_sent])
             await writer.drain()
@@ -215,7 +234,12 @@ def _speculation(args: tuple[str, ...]) -> list[dict[str, Any]]:
 
 def soak(n: int, *, seed: int = 0, burst: int = BURST, args: tuple[str, ...] = ()) -> Found:
     context = multiprocessing.get_context("spawn")
-    with served("--metrics", "-np", "4", "-kvu", "-c", "4096", *args) as server:
+    with (
+        tempfile.NamedTemporaryFile() as log,
+        served(
+            "--metrics", "-np", "4", "-kvu", "-c", "4096", *_log_flags(log.name), *args
+        ) as server,
+    ):
         ends, answer = context.Event(), context.Queue()
         prober = context.Process(target=probe, args=(server.port, ends, answer))
         prober.start()
@@ -229,7 +253,26 @@ def soak(n: int, *, seed: int = 0, burst: int = BURST, args: tuple[str, ...] = (
         code = server.end()
         if code:
             found.faults.append(f"exit code {code}")
+        found.faults += log_faults(Path(log.name).read_text(encoding="utf-8"), one.statuses)
     return found
+
+
+def _log_flags(path: str) -> tuple[str, ...]:
+    return "--log-file", path, "--log-format", "json", "--log-level", "debug"
+
+
+def log_faults(log: str, statuses: dict[str, int | None]) -> Iterator[str]:
+    """Requests without a line, with several, or with another status than came."""
+    lines: dict[str, list[int]] = {}
+    for line in log.splitlines():
+        entry = json.loads(line)
+        if "id" in entry:
+            lines.setdefault(entry["id"], []).append(entry["status"])
+    for request_id, status in statuses.items():
+        found = lines.get(request_id, [])
+        wanted = (200, 400, 408, 499, 503) if status is None else (status,)
+        if len(found) != 1 or found[0] not in wanted:
+            yield f"the log has {found} for {request_id}, whose status was {status}"
 
 
 def main() -> int:

@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -38,7 +39,7 @@ class Served:
 @contextmanager
 def served(*args: str) -> Iterator[Served]:
     process = subprocess.Popen(
-        [*SPEC, "serve", "--port", "0", "--log-level", "error", *args],
+        [*SPEC, "serve", "--port", "0", *args],
         stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, bufsize=1,
     )  # fmt: skip
     try:
@@ -48,6 +49,8 @@ def served(*args: str) -> Iterator[Served]:
             line = process.stderr.readline()
             assert line, f"it ended with {process.wait()}"
             found = READY.search(line)
+        # A server whose log is not read would stop.
+        threading.Thread(target=process.stderr.read, daemon=True).start()
         yield Served(process, int(found[1]))
     finally:
         process.kill()
@@ -77,17 +80,21 @@ class Reply:
         return found
 
 
-def request_bytes(method: str, path: str, body: Any = None) -> bytes:
+def request_bytes(method: str, path: str, body: Any = None, request_id: str = "") -> bytes:
     raw = body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
     head = f"{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
+    if request_id:
+        head += f"X-Request-Id: {request_id}\r\n"
     return head.encode() + b"Content-Length: %d\r\n\r\n" % len(raw) + raw
 
 
-async def ask(port: int, method: str, path: str, body: Any = None, limit: float = 120) -> Reply:
+async def ask(
+    port: int, method: str, path: str, body: Any = None, limit: float = 120, request_id: str = ""
+) -> Reply:
     async with asyncio.timeout(limit):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         try:
-            writer.write(request_bytes(method, path, body))
+            writer.write(request_bytes(method, path, body, request_id))
             return parse(await reader.read(-1))
         except OSError as error:
             raise BrokenReplyError(repr(error)) from None
