@@ -121,7 +121,7 @@ WRONG: tuple[Wrong, ...] = (
         "POST",
         "/v1/chat/completions",
         {"messages": [{"role": "user", "content": [{"type": "x"}]}]},
-        501,
+        400,
     ),
     ("POST", "/v1/messages", {"messages": []}, 400),
     ("POST", "/v1/responses", {"input": 5}, 400),
