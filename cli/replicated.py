@@ -55,8 +55,8 @@ def serve_replicas(
         replicas = RayReplicas(cluster, load, settings, log_note)
 
         def ready() -> None:
-            size = f"{plan.replicas} replicas of {replicas.n_slots} slots"
-            output.remark(f"ready      {url} ({size})")
+            size = replicas.size or f"{replicas.n_slots} slots"
+            output.remark(f"ready      {url} ({plan.replicas} replicas of {size})")
 
         serving = IngressServing(replicas, settings, sockets, ready)
         code = serving.run()

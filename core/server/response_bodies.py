@@ -11,6 +11,8 @@ Count = Annotated[int, Meta(ge=0)]
 Object = dict[str, Any]
 Timings = Annotated[Object, Meta(description="llama.cpp's names; `draft_n…` with drafters")]
 
+Warnings = Annotated[list[str], Meta(description="what of a JSON schema is not enforced")]
+
 
 class ErrorDetail(msgspec.Struct):
     code: Annotated[int, Meta(ge=400, le=599)]
@@ -90,6 +92,7 @@ class OpenAIResult(msgspec.Struct):
     model: str
     usage: TokenUsage
     timings: Timings | None = None
+    warnings: Warnings | None = None
 
 
 class TextResult(OpenAIResult, kw_only=True):
@@ -114,6 +117,7 @@ class NativeResult(msgspec.Struct):
     tokens_evaluated: Count = 0
     truncated: bool = False
     timings: Timings | None = None
+    warnings: Warnings | None = None
 
 
 class ResponseObject(msgspec.Struct):
@@ -122,6 +126,7 @@ class ResponseObject(msgspec.Struct):
     output: list[Object]
     status: Literal["completed", "incomplete"]
     usage: Object
+    warnings: Warnings | None = None
 
 
 class MessageResult(msgspec.Struct):
@@ -130,6 +135,7 @@ class MessageResult(msgspec.Struct):
     content: list[Object]
     stop_reason: str
     usage: Object
+    warnings: Warnings | None = None
 
 
 class InputTokens(msgspec.Struct):

@@ -73,7 +73,8 @@ def serving(
         while WAITING in line:  # a busy machine takes long to start them
             line = process.stderr.readline()
         found = re.search(
-            r"ready +http://127\.0\.0\.1:(\d+) \((2 replicas of )?4 slots[^)]*\)", line
+            r"ready +http://127\.0\.0\.1:(\d+) \((2 replicas of )?4 slots of \d+ tokens[^)]*\)",
+            line,
         )
         assert found, line
         yield process, int(found[1])

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from starlette.types import Message, Scope
 
 from ..guard import OWNER
+from ..loading import size_line
 from ..request_log import RECORD, RequestRecord
 from ..routes import build_app
 from ..service import Service
@@ -48,6 +49,10 @@ class ModelReplica:
     def describe(self) -> tuple[int, int]:
         """Returns the number of the replica, and how many slots it has."""
         return self.index, self.worker.n_slots
+
+    def size(self) -> str:
+        """Slots and their context, for people."""
+        return "" if self.worker.loaded is None else size_line(self.worker.loaded)
 
     def check_health(self) -> None:
         """Ray replaces a replica whose check raises."""

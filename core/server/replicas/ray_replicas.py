@@ -38,6 +38,7 @@ class RayReplicas(ReplicaSet):
         super().__init__(cluster.plan.replicas)
         self._cluster, self._report, self._drain_s = cluster, say, settings.drain_s
         self._handle = cluster.deploy(load, settings)
+        self.size = ""  # of a replica, for people; empty until one is ready
 
     async def watch(self, on_change: Callable[[], None]) -> None:
         complain_at = time.monotonic() + _NO_ROOM_S
@@ -49,6 +50,7 @@ class RayReplicas(ReplicaSet):
                 self.failure, ready = ReplicasFailedError(f"the Ray cluster is lost: {reason}"), {}
             if ready is not None and self.ready != set(ready):
                 self._update(ready)
+                self.size = self.size or await self._find_size()
                 on_change()
             elif self.failure is not None:
                 on_change()
@@ -69,6 +71,12 @@ class RayReplicas(ReplicaSet):
             return dict(await self._call_all("describe"))
         except TimeoutError:  # a busy replica: Ray's health check decides whether it is lost
             return None
+
+    async def _find_size(self) -> str:
+        try:
+            return next(iter(await self._call_all("size")), "")
+        except TimeoutError:
+            return ""
 
     def _update(self, ready: dict[int, int]) -> None:
         for replica in self.ready - ready.keys():
