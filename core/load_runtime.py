@@ -125,6 +125,8 @@ def _load(
         if encoder is not None:
             encoder.close()
         raise
+    if encoder is not None:
+        encoder.is_bidirectional = runtime.model.is_bidirectional
     runtime.image_encoder = encoder
     return runtime
 

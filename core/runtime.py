@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from .backend.interface import Backend, Taps
 from .backend.layers import Floats
 from .engine.config import EngineConfig
-from .engine.engine import Engine, check_axes, check_length, check_prompt
+from .engine.engine import Engine, check_images, check_length, check_prompt
 from .engine.sequence import RowObserver, Sequence
 from .engine.sequence_reader import SequenceReader
 from .errors import ConfigError, NextnError
@@ -41,7 +41,7 @@ from .speculation.token_counts import TokenCounts
 from .state.budget import MemoryBudget, make_budget
 from .state.embedded_rows import ModelPrompt
 from .state.fingerprint import model_fingerprint
-from .state.sizes import MIB, PREFILL_CHUNK, with_cache
+from .state.sizes import MIB, PAGE_LEN, PREFILL_CHUNK, with_cache
 from .state.windows import WindowedPages
 from .tokenizer import Tokenizer
 
@@ -189,7 +189,7 @@ class Runtime:
             self.tokenizer,
             EngineConfig(
                 budget.sizes,
-                chunk=self.backend.prompt_chunk or PREFILL_CHUNK,
+                chunk=self.prompt_rows,
                 reuse=budget.sizes.max_idle != 0,
                 batch_invariant=self.backend.batch_invariant,
                 acceptance=self.spec.acceptance(self.spec_types),
@@ -257,7 +257,7 @@ class Runtime:
 
     def _hidden_reader(self, n_tokens: int) -> SequenceReader:
         """One of few tokens is kept: making it takes longer than to read a sentence."""
-        taps, n_rows = frozenset({H_NEXTN}), self.backend.prompt_chunk or PREFILL_CHUNK
+        taps, n_rows = frozenset({H_NEXTN}), self.prompt_rows
         if n_tokens > PREFILL_CHUNK:
             return self.reader(n_tokens, n_rows, taps)
         self._check_open()
@@ -270,7 +270,16 @@ class Runtime:
     ) -> SequenceReader:
         """Return a reader of sequences of up to `n_tokens`, `n_rows` rows at once."""
         self._check_open()
-        return SequenceReader(self.model, self.backend, n_tokens, n_rows or PROMPT_ROWS, taps)
+        n_rows = n_rows or max(PROMPT_ROWS, self.prompt_rows)
+        return SequenceReader(self.model, self.backend, n_tokens, n_rows, taps)
+
+    @property
+    def prompt_rows(self) -> int:
+        """Rows of a prompt in one step, at most: at least those of an image that see each other."""
+        least, encoder = self.backend.prompt_chunk or PREFILL_CHUNK, self.image_encoder
+        if encoder is None or not encoder.is_bidirectional:
+            return least
+        return max(least, -(-encoder.most_rows // PAGE_LEN) * PAGE_LEN)
 
     def encode_images(self, prompt: ImagePrompt) -> ModelPrompt:
         """Return the prompt with the rows of its images."""
@@ -296,7 +305,7 @@ class Runtime:
         """ConfigError for a prompt that cannot be continued."""
         check_prompt(prompt, self.model.hparams, n_ctx or self.n_ctx)
         if isinstance(prompt, ModelPrompt):
-            check_axes(prompt, self.model, self.backend)
+            check_images(prompt, self.model, self.backend, self.prompt_rows)
 
     def generate(
         self,
@@ -384,8 +393,6 @@ class Runtime:
             self.token_counts.save()
 
     def _report_prompt(self, sequence: Sequence) -> None:
-        if sequence.state is not None and sequence.n_prompt > (
-            self.backend.prompt_chunk or PREFILL_CHUNK
-        ):
+        if sequence.state is not None and sequence.n_prompt > self.prompt_rows:
             fraction = min(sequence.state.n_cells / sequence.n_prompt, 1.0)
             self.backend.report("reading the prompt", fraction)

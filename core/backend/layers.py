@@ -112,6 +112,7 @@ class Attention(Struct, frozen=True):
     chunked: bool = False
     hides_first: bool = False  # cell 0 is seen by its own row alone
     causal: bool = True  # False: a row also sees the later rows of its sequence in the step
+    bidirectional: bool = False  # a row of an image also sees its later ones, see `Step.ahead`
     sinks: Vector | None = None  # (n_heads,) a logit that takes part in the softmax, without value
     v_norm: Norm | None = None
     head_gates: bool = False

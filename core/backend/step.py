@@ -48,6 +48,9 @@ class Step(Struct, frozen=True):
     embedded: NDArray[np.float32] | None = None
     # (T, 3) positions in time, height and width, for ropes with axes; None: all are `positions`
     axes: Ints | None = None
+    # (T,) of each row, how many later rows of its image are in the step, see
+    # `Attention.bidirectional`; None: no row has any
+    ahead: Ints | None = None
 
     @property
     def n_rows(self) -> int:
@@ -123,7 +126,8 @@ class StepArrays:
         self.requests = np.zeros(max_sequences, np.int64)
         self._embedded: NDArray[np.float32] | None = None
         self._axes: Ints | None = None
-        self._steps: dict[tuple[int, int, int, bool, bool], Step] = {}
+        self._ahead: Ints | None = None
+        self._steps: dict[tuple[int, int, int, bool, bool, bool], Step] = {}
 
     def embedded(self, width: int) -> NDArray[np.float32]:
         """Made when it is first needed: most prompts are tokens alone."""
@@ -137,6 +141,12 @@ class StepArrays:
             self._axes = np.zeros((len(self.tokens), 3), np.int32)
         return self._axes
 
+    def ahead(self) -> Ints:
+        """Likewise."""
+        if self._ahead is None:
+            self._ahead = np.zeros(len(self.tokens), np.int32)
+        return self._ahead
+
     def step(
         self,
         n_rows: int,
@@ -145,11 +155,13 @@ class StepArrays:
         *,
         has_embedded: bool = False,
         has_axes: bool = False,
+        has_ahead: bool = False,
     ) -> Step:
         """Of what the arrays hold: now, and whenever it is run."""
-        key = n_rows, n_sequences, n_out, has_embedded, has_axes
+        key = n_rows, n_sequences, n_out, has_embedded, has_axes, has_ahead
         embedded = self._embedded if has_embedded else None
         axes = self._axes if has_axes else None
+        ahead = self._ahead if has_ahead else None
         made = self._steps.get(key)
         if made is None:
             if len(self._steps) >= _MAX_STEPS:
@@ -170,6 +182,7 @@ class StepArrays:
                 ),
                 embedded=None if embedded is None else embedded[:n_rows],
                 axes=None if axes is None else axes[:n_rows],
+                ahead=None if ahead is None else ahead[:n_rows],
             )
         return made
 

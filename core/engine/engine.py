@@ -300,7 +300,7 @@ class Engine:
 
     def _checked(self, prompt: ModelPrompt) -> ModelPrompt:
         check_prompt(prompt, self._hparams, self.config.sizes.n_ctx)
-        check_axes(prompt, self._model, self.store.backend)
+        check_images(prompt, self._model, self.store.backend, self.config.chunk)
         return prompt
 
     def _thoughts(self) -> Phase:
@@ -429,8 +429,33 @@ def check_length(n_tokens: int, n_ctx: int) -> None:
         )
 
 
+def check_images(prompt: ModelPrompt, model: Model, backend: Backend, chunk: int) -> None:
+    """ConfigError for rows that the model or its backend cannot place, and for those of an image
+    that have to be in one step, which has `chunk` rows."""
+    check_axes(prompt, model, backend)
+    for run in prompt.runs:
+        if not run.bidirectional:
+            continue
+        if not model.is_bidirectional:
+            raise ConfigError(
+                f"the rows at place {run.first} of the prompt see each other, which this model has "
+                "no layer for: give them as an array"
+            )
+        if not backend.looks_ahead:
+            raise ConfigError(
+                f"--device {backend.name} has no attention in both directions, which images of "
+                "this model need; use --device cpu"
+            )
+        if len(run.rows) > chunk:
+            raise ConfigError(
+                f"the image at place {run.first} of the prompt has {len(run.rows)} rows, and this "
+                f"model reads those of an image in one step, of {chunk} at most: give "
+                "--image-max-tokens"
+            )
+
+
 def check_axes(prompt: ModelPrompt, model: Model, backend: Backend) -> None:
-    """ConfigError for rows that the model or its backend cannot place."""
+    """ConfigError for positions that the model or its backend does not know."""
     if prompt.runs and model.hparams.n_deepstack and not backend.runs_towers:
         raise ConfigError(
             f"--device {backend.name} does not add rows behind layers, which images of this model "

@@ -152,5 +152,7 @@ class Scheduler:
         assert state is not None, "a running sequence has its state"
         first = state.n_cells
         end = min(first // chunk * chunk + chunk, sequence.n_prompt)
+        if state.prompt is not None:
+            end = state.prompt.end_of_piece(first, end)
         is_last = end == sequence.n_prompt
         return SequenceRows(sequence, state, sequence.tokens[first:end], int(is_last))

@@ -43,10 +43,9 @@ class SequenceReader:
 
     def logits(self, token_ids: Tokens[int] | ModelPrompt, first_row: int = 0) -> Iterator[Floats]:
         """Yield the logits of the rows from `first_row` on, in pieces that hold until the next."""
-        n_read = 0
-        for output in self.outputs(token_ids, first_row):
-            n_read = min(n_read + self._n_rows, len(token_ids))
-            if n_read > first_row:
+        pieces = self._pieces(token_ids)
+        for (_, end), output in zip(pieces, self.outputs(token_ids, first_row), strict=True):
+            if end > first_row:
                 yield output.logits
 
     def outputs(
@@ -56,8 +55,8 @@ class SequenceReader:
 
         Rows before `first_row` have no logits, but for the last one of a piece of such rows.
         """
-        for first in range(0, len(token_ids), self._n_rows):
-            tokens = token_ids[first : first + self._n_rows]
+        for first, end in self._pieces(token_ids):
+            tokens = token_ids[first:end]
             # After the first piece one accepted row is pending.
             piece = StepPart(
                 tokens,
@@ -71,6 +70,16 @@ class SequenceReader:
                 step = self._embedded(step, token_ids, first)
             yield self._run(step)
 
+    def _pieces(self, token_ids: Tokens[int] | ModelPrompt) -> Iterator[tuple[int, int]]:
+        """Where each begins and ends."""
+        first = 0
+        while first < len(token_ids):
+            end = min(first + self._n_rows, len(token_ids))
+            if isinstance(token_ids, ModelPrompt):
+                end = token_ids.end_of_piece(first, end)
+            yield first, end
+            first = end
+
     def _embedded(self, step: Step, prompt: ModelPrompt, first: int) -> Step:
         positions = prompt.positions(first, step.n_rows)
         rows = np.zeros((step.n_rows, self._width), np.float32)
@@ -79,5 +88,6 @@ class SequenceReader:
             step,
             positions=np.ascontiguousarray(positions[:, 0]),
             axes=positions if prompt.has_axes else None,
+            ahead=prompt.ahead(first, step.n_rows),
             embedded=rows,
         )

@@ -22,6 +22,8 @@ CAP = 50.0  # of scores, where the file does not say
 
 
 class Gemma2(Gemma3):
+    is_bidirectional = False
+
     def traits(self, weights: Weights) -> Callable[[int], BlockTraits]:
         h, meta = self.hparams, weights.file.metadata
         windows = read_windows(meta, h, PERIOD, may_lack=True)

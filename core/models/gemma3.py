@@ -24,6 +24,8 @@ LAYERS_OF_27B = 62  # whose scores are scaled by the width of the model, as in l
 
 
 class Gemma3(DenseModel):
+    is_bidirectional = True
+
     def traits(self, weights: Weights) -> Callable[[int], BlockTraits]:
         h, meta = self.hparams, weights.file.metadata
         windows = read_windows(meta, h, PERIOD, may_lack=True)
@@ -35,7 +37,9 @@ class Gemma3(DenseModel):
 
         def of_block(block: int) -> BlockTraits:
             window = windows[block]
-            attention = AttentionTraits(head_norms=True, window=window, scale=scale)
+            attention = AttentionTraits(
+                head_norms=True, window=window, scale=scale, bidirectional=True
+            )
             return BlockTraits(nearby if window else everywhere, attention, ffn)
 
         return of_block

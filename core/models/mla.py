@@ -15,18 +15,15 @@ from ..backend.layers import (
     KvShape,
     LatentAttention,
     Matrix,
-    MatrixPart,
     RopePairs,
     RotaryPositions,
 )
 from ..errors import ModelError
-from ..gguf.quants import find_format
-from ..gguf.reader import Tensor
+from .model_weights import float_part
 from .rope import build_rope, yarn_magnitude
 
 if TYPE_CHECKING:
     from ..backend.interface import Ops, Packed, Rows, State
-    from ..backend.layers import Floats
     from ..backend.step import Step
     from ..gguf.reader import GgufFile
     from .hparams import Hparams
@@ -132,11 +129,6 @@ def _absorbed(weights: Weights, n_heads: int, s: LatentSizes) -> tuple[Matrix, M
     both = weights.floats("attn_kv_b.weight", n_heads * height, s.latent)
     keys, values = np.split(both.reshape(n_heads, height, s.latent), [s.plain_dim], axis=1)
     return (
-        weights.backend.matrix([_float_part("attn_k_b.weight", keys.swapaxes(1, 2))]),
-        weights.backend.matrix([_float_part("attn_v_b.weight", values)]),
+        weights.backend.matrix([float_part("attn_k_b.weight", keys.swapaxes(1, 2))]),
+        weights.backend.matrix([float_part("attn_v_b.weight", values)]),
     )
-
-
-def _float_part(name: str, values: Floats) -> MatrixPart:
-    data = np.ascontiguousarray(values, np.float32).view(np.uint8).reshape(-1)
-    return MatrixPart(Tensor(name, values.shape, find_format("F32"), data))

@@ -64,6 +64,7 @@ class Model(ABC):
     output_at: tuple[GgufFile, str]  # the file and tensor of the head's rows
     # Whether MTP heads continue from rows behind the last norm, or from those before it.
     norms_hidden: ClassVar[bool] = True
+    is_bidirectional: bool = False  # in some layers, rows of an image see each other
     head_norm_centred: ClassVar[bool] = False  # the last norm of MTP heads is a LayerNorm
     logit_cap: float  # see `Ops.head`
 

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from ..backend.interface import Backend, PlannedSteps, Working
 from ..backend.layers import Floats, Matrix, MatrixPart, Norm, Vector
 from ..errors import ModelError
+from ..gguf.quants import find_format
 from ..gguf.reader import GgufFile, Tensor
 from ..gguf.tensors import without_ones
 
@@ -208,6 +209,11 @@ class Weights:
             first += width
         return made or [None] * len(widths)
 
+    def transposed(self, stem: str, n_out: int, n_in: int) -> Matrix:
+        """A matrix that is stored with a row for each number that goes in."""
+        stored = self.floats(f"{stem}.weight", n_in, n_out)
+        return self.backend.matrix([float_part(f"{self.prefix}{stem}.weight", stored.T)])
+
     def _chosen_columns(self, part: MatrixPart, first: int, width: int) -> MatrixPart:
         """A copy of some columns, their blocks as they are stored."""
         tensor, block = part.tensor, part.tensor.format
@@ -313,6 +319,11 @@ def is_reranker(file: GgufFile) -> bool:
         return False
     n_embd = meta.int("embedding_length", 0)
     return meta.int("pooling_type", 0) == _RANK and classifier.shape == (2, n_embd)
+
+
+def float_part(name: str, values: Floats) -> MatrixPart:
+    data = np.ascontiguousarray(values, np.float32).view(np.uint8).reshape(-1)
+    return MatrixPart(Tensor(name, values.shape, find_format("F32"), data))
 
 
 def choose_rows(part: MatrixPart, rows: NDArray[np.integer[Any]]) -> MatrixPart:

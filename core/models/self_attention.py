@@ -34,6 +34,7 @@ class AttentionTraits(Struct, frozen=True):
     chunked: bool = False
     hides_first: bool = False  # cell 0
     causal: bool = True
+    bidirectional: bool = False
     head_dim: int = 0  # of keys and values; 0: what the file's keys say
     scale: float = 0.0  # 0: what the file's keys say
     cap: float = 0.0
@@ -136,6 +137,7 @@ def _describe(
         chunked=traits.chunked,
         hides_first=traits.hides_first,
         causal=traits.causal,
+        bidirectional=traits.bidirectional,
         sinks=weights.vector("attn_sinks.weight", n_heads) if sinks else None,
         v_norm=weights.plain_norm(value_dim, h.eps)
         if traits.norms_values and has_own_keys

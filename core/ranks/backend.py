@@ -52,6 +52,7 @@ class RankedBackend(Backend):
         self.prompt_chunk = self.inner.prompt_chunk
         self.batch_invariant = self.inner.batch_invariant
         self.turns_by_axes = self.inner.turns_by_axes
+        self.looks_ahead = self.inner.looks_ahead
         self.runs_towers = self.inner.runs_towers
         self.frees_windows = self.inner.frees_windows
         self.trunk = StateShape(())

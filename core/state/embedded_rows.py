@@ -21,15 +21,21 @@ from ..backend.layers import Floats
 from ..backend.step import FIRST_ROW_ID, Ints
 from ..errors import ConfigError, FileFormatError
 
-_HEAD: Final = struct.Struct("<4q")  # of a saved run: first place, rows, width, bytes of axes
+# Of a saved run: first place, rows, width, bytes of axes, or `_BIDIRECTIONAL`
+_HEAD: Final = struct.Struct("<4q")
+_BIDIRECTIONAL: Final = -1
 
 
 class ImageRows(NamedTuple):
-    """Rows (n, width) with positions in time, height and width (n, 3) counted from the first one:
-    for models whose rope has axes. What follows them is behind the largest of these."""
+    """Rows (n, width) of an image, for models that read them in another way than other rows.
+
+    Either with positions in time, height and width (n, 3) counted from the first one, for a rope
+    that has axes: what follows them is behind the largest of these. Or without, for bidirectional
+    layers, where each of these rows sees all of them.
+    """
 
     rows: NDArray[np.floating[Any]]
-    axes: NDArray[np.integer[Any]]
+    axes: NDArray[np.integer[Any]] | None = None
 
     @classmethod
     def of_grid(cls, rows: NDArray[np.floating[Any]], width: int) -> ImageRows:
@@ -46,6 +52,7 @@ class RowRun(Struct, frozen=True, eq=False):
     first: int
     rows: Floats
     axes: Ints | None = None  # as in `ImageRows`
+    bidirectional: bool = False
 
     @property
     def end(self) -> int:
@@ -68,9 +75,10 @@ class ModelPrompt(Struct, frozen=True, eq=False):
         runs = []
         for part in parts:
             if isinstance(part, ImageRows):
-                rows = as_rows(np.asarray(part.rows))
-                axes = as_axes(np.asarray(part.axes), len(rows))
-                runs.append(RowRun(len(tokens), rows, axes))
+                rows, axes = as_rows(np.asarray(part.rows)), None
+                if part.axes is not None:
+                    axes = as_axes(np.asarray(part.axes), len(rows))
+                runs.append(RowRun(len(tokens), rows, axes, bidirectional=axes is None))
                 tokens += row_ids(runs[-1])
             elif isinstance(part, np.ndarray) and part.dtype.kind == "f":
                 runs.append(RowRun(len(tokens), as_rows(part)))
@@ -124,6 +132,25 @@ class ModelPrompt(Struct, frozen=True, eq=False):
             n_shared += run.n_shared
         return made
 
+    def ahead(self, first: int, n: int) -> Ints | None:
+        """Of n places from `first` on, how many of them follow that each sees as well; None if
+        there is no such place."""
+        made = None
+        for run in self.runs:
+            start, stop = max(first, run.first), min(first + n, run.end)
+            if run.bidirectional and start < stop:
+                made = np.zeros(n, np.int32) if made is None else made
+                made[start - first : stop - first] = np.arange(stop - start)[::-1]
+        return made
+
+    def end_of_piece(self, first: int, end: int) -> int:
+        """The last place up to `end` before which a step from `first` on may end: it holds all of
+        an image whose rows see each other, even one that is longer."""
+        for run in self.runs:
+            if run.bidirectional and run.first < end < run.end:
+                return run.first if run.first > first else run.end
+        return end
+
     def texts(self) -> Iterator[tuple[int, list[int]]]:
         """Runs of real tokens, each with its first place."""
         edges = [0, *(edge for run in self.runs for edge in (run.first, run.end)), len(self)]
@@ -167,7 +194,8 @@ class ModelPrompt(Struct, frozen=True, eq=False):
         parts = []
         for run in self.runs:
             axes = b"" if run.axes is None else run.axes.tobytes()
-            parts += [_HEAD.pack(run.first, *run.rows.shape, len(axes)), run.rows.tobytes(), axes]
+            kind = _BIDIRECTIONAL if run.bidirectional else len(axes)
+            parts += [_HEAD.pack(run.first, *run.rows.shape, kind), run.rows.tobytes(), axes]
         return b"".join(parts)
 
     @classmethod
@@ -178,7 +206,8 @@ class ModelPrompt(Struct, frozen=True, eq=False):
         while at < len(rows):
             if len(rows) - at < _HEAD.size:
                 raise _damaged()
-            first, n, width, n_axes = _HEAD.unpack_from(rows, at)
+            first, n, width, kind = _HEAD.unpack_from(rows, at)
+            n_axes = 0 if kind == _BIDIRECTIONAL else kind
             at += _HEAD.size
             least = runs[-1].end if runs else 0
             if min(first - least, n - 1, width - 1) < 0 or n_axes not in (0, 12 * n):
@@ -190,7 +219,8 @@ class ModelPrompt(Struct, frozen=True, eq=False):
             axes = np.frombuffer(behind, np.int32).reshape(n, 3) if n_axes else None
             if axes is not None and (axes.min() < 0 or axes.max() >= n):
                 raise _damaged()
-            runs.append(RowRun(first, np.frombuffer(data, np.float32).reshape(n, width), axes))
+            numbers = np.frombuffer(data, np.float32).reshape(n, width)
+            runs.append(RowRun(first, numbers, axes, kind == _BIDIRECTIONAL))
             at += len(data) + n_axes
         made = cls(tokens, tuple(runs))
         for run in runs:
@@ -235,7 +265,7 @@ def as_axes(axes: NDArray[np.integer[Any]], n: int) -> Ints:
 def row_ids(run: RowRun) -> list[int]:
     """An id for each row, which all rows together determine, and where they are."""
     n, width = run.rows.shape
-    digest = shake_256(_HEAD.pack(0, n, width, 0))
+    digest = shake_256(_HEAD.pack(0, n, width, _BIDIRECTIONAL if run.bidirectional else 0))
     digest.update(run.rows.data if run.rows.size else b"")
     digest.update(b"" if run.axes is None else run.axes.tobytes())
     words = np.frombuffer(digest.digest(4 * n), "<u4")

@@ -24,6 +24,7 @@ class EmbeddedSteps:
     def begin(self) -> None:
         self._has_embedded = False
         self._axes: list[tuple[slice, Ints]] = []
+        self._ahead: list[tuple[slice, Ints]] = []
 
     def add(self, prompt: ModelPrompt, first: int, rows: slice) -> None:
         """Places of a prompt from `first` on, and their positions, into these rows of the step."""
@@ -34,6 +35,9 @@ class EmbeddedSteps:
         self._has_embedded |= prompt.copy_rows(first, embedded[rows])
         if prompt.has_axes:
             self._axes.append((rows, positions))
+        ahead = prompt.ahead(first, rows.stop - rows.start)
+        if ahead is not None:
+            self._ahead.append((rows, ahead))
 
     def step(self, n_rows: int, n_sequences: int, n_out: int = 0) -> Step:
         if self._axes:  # others turn by one position
@@ -41,12 +45,18 @@ class EmbeddedSteps:
             axes[:n_rows] = self._arrays.positions[:n_rows, None]
             for rows, positions in self._axes:
                 axes[rows] = positions
+        if self._ahead:
+            others = self._arrays.ahead()
+            others[:n_rows] = 0
+            for rows, ahead in self._ahead:
+                others[rows] = ahead
         return self._arrays.step(
             n_rows,
             n_sequences,
             n_out,
             has_embedded=self._has_embedded,
             has_axes=bool(self._axes),
+            has_ahead=bool(self._ahead),
         )
 
 

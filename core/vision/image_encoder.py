@@ -52,11 +52,17 @@ class ImageEncoder:
     ) -> None:
         """`width`: numbers of a row. `own_backend`: to be closed with this one."""
         self.projector, self.width, self.budget = projector, width, budget
+        self.is_bidirectional = False  # rows of an image see each other in the model
         self._own_backend = own_backend
         self._rows: OrderedDict[str, Floats] = OrderedDict()  # the latest at the end
         self._n_bytes, self._cache_bytes = 0, cache_bytes
         # Of all images so far: tokens of the context, and what encoding took by itself.
         self.n_rows, self.ms = 0, 0.0
+
+    @property
+    def most_rows(self) -> int:
+        """Of one image."""
+        return self.projector.most_rows(self.budget)
 
     def read(self, data: bytes, name: str = "image") -> ReadImage:
         """From its header: how many rows it will have. InputError says what is wrong with it."""
@@ -92,6 +98,8 @@ class ImageEncoder:
         else:
             self._rows.move_to_end(image.key)
         runs = np.split(rows, np.cumsum(image.plan.runs)[:-1])
+        if self.is_bidirectional:
+            return [ImageRows(run) for run in runs]
         if not self.projector.has_axes:
             return list(runs)
         widths = (grid.row_width for grid in image.plan.grids)

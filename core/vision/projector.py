@@ -74,6 +74,10 @@ class Projector(ABC):
         """What an image of some size is resized to."""
         return fitting_size(size, self.sizes.factor, budget)
 
+    def most_rows(self, budget: PixelBudget) -> int:
+        """Of an image."""
+        return budget.most
+
     def n_rows(self, grid: PatchGrid) -> int:
         return grid.n_rows
 

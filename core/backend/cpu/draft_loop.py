@@ -175,7 +175,7 @@ class CpuDraftLoop:
             at += SettingsWords.COUNT
         reach = self._begin(self._address)
         self._inputs.reach(reach)
-        self._inputs.place_axes(step)
+        self._inputs.place_images(step)
         if reach == NO_CELL:
             raise ValueError("a page table is too short for the rows of the step and the draft")
         self._team.run(self._program)

@@ -134,6 +134,8 @@ class StepInputs:
         self._row_sets = np.zeros((max_rows + 1, RowSet.WORDS), np.int64)
         self._no_requests = np.zeros(max_sequences, np.int64)
         self._rope_rows = np.zeros(room, np.int64)  # of each row, in rope tables
+        self._ahead = np.zeros(room, np.int64)
+        self._n_ahead = 0  # rows that may have some
         self.ropes: list[RopeTable] = []
         self._n_rope = 0  # positions that all rope tables know
         self._steps: dict[int, InputSource] = {}
@@ -149,6 +151,7 @@ class StepInputs:
             StepWords.WINDOWED_PAGES: windowed_pages,
             StepWords.POSITIONS: positions,
             StepWords.ROPE_ROWS: self._rope_rows,
+            StepWords.AHEAD: self._ahead,
             StepWords.SEQUENCE_OF: sequence_of,
             StepWords.TOKENS: self.tokens,
             StepWords.ROW_SETS: self._row_sets,
@@ -199,8 +202,15 @@ class StepInputs:
                     table.fill(n_positions)
             self._n_rope = min((table.filled for table in self.ropes), default=1 << 62)
 
-    def place_axes(self, step: Step) -> None:
-        """After the arrays of a step are filled in. Tables with axes have as many positions."""
+    def place_images(self, step: Step) -> None:
+        """What their rows have, after the arrays of a step are filled in. Tables with axes have as
+        many positions."""
+        if self._n_ahead or step.ahead is not None:
+            self._ahead[: self._n_ahead] = 0
+            self._n_ahead = 0
+            if step.ahead is not None:
+                self._n_ahead = step.n_rows
+                self._ahead[: step.n_rows] = step.ahead
         if step.axes is None:
             return
         for table in self.ropes:
@@ -269,7 +279,7 @@ class Filler:
         if latest is None or latest.step is not step:
             latest = self._latest = self._inputs.source_of(step)
         self._inputs.reach(self._function(self._inputs.address, latest.address))
-        self._inputs.place_axes(step)
+        self._inputs.place_images(step)
 
     @staticmethod
     def add_to(writers: dict[str, Writer], kinds: dict[str, object]) -> None:

@@ -47,7 +47,7 @@ from .weights import CudaMatrix, use_of
 class CudaBackend(Backend):
     ops: CudaOps
     frees_windows = True
-    turns_by_axes = False
+    turns_by_axes = looks_ahead = False
     runs_towers = False
     batch_invariant = False  # prompts and single rows come from different kernels
     prompts = PromptSizes()

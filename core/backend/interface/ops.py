@@ -125,8 +125,9 @@ class Ops(ABC):
     def attend(self, qkv: Rows, attention: Attention, state: State, step: Step) -> Packed:
         """Norm and turn q and k, append k and v to the cache, attend to all cells so far.
 
-        A row sees the cells of its own sequence up to itself, or up to the last row of the step
-        where the attention is not causal. Cells at and beyond `step.past` are overwritten:
+        A row sees the cells of its own sequence up to itself, up to the last row of its image where
+        the attention is bidirectional, or up to the last row of the step where it is not causal.
+        Cells at and beyond `step.past` are overwritten:
         whatever a rejected draft left there is dead.
         """
 

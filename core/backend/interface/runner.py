@@ -69,8 +69,9 @@ class StepRunner(ABC):
     drafts_in_one_call: bool = False
     # A row's numbers are the same whatever rows run with it, those of prompts included.
     batch_invariant: bool = True
-    # Whether `Step.axes` are taken into account.
+    # Whether `Step.axes` are taken into account, and `Step.ahead`.
     turns_by_axes: bool = True
+    looks_ahead: bool = True
     # Whether `Ops` has what towers of images need, and adds rows behind layers.
     runs_towers: bool = True
 

@@ -67,6 +67,8 @@ def attend(qkv: Tensor, attention: Attention, state: ReferenceState, step: Step)
         first = _first_seen(past, attention)
         cells = _cells(attention, state, step, b, first)
         hidden = hidden_cells(rows.stop - rows.start, cells, past - first, attention)
+        if attention.bidirectional and step.ahead is not None:
+            show_ahead(hidden, past - first, step.ahead[rows])
         if attention.hides_first and not first:
             hide_first(hidden, past)
         out[rows] = _attend_cells(q[rows], state.kv[attention.layer], cells, hidden, attention)
@@ -157,6 +159,12 @@ def _attend_cells(
 def hide_first(hidden: Tensor, past: int) -> None:
     """Cell 0 from all rows but its own."""
     hidden[:, 0] |= torch.arange(len(hidden), device=hidden.device) + past > 0
+
+
+def show_ahead(hidden: Tensor, past: int, ahead: Ints) -> None:
+    """To each row so many cells behind its own."""
+    for row, n in enumerate(ahead.tolist()):
+        hidden[row, past + row + 1 : past + row + 1 + n] = False
 
 
 def hidden_cells(n_rows: int, cells: Tensor, past: int, sight: Attention | None = None) -> Tensor:

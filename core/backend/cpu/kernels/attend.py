@@ -166,7 +166,11 @@ class _Attend:
         return self.e.maximum(own - (self.s.window - 1), first)
 
     def _last_cell(self, block: AttendedSequence, row: Value) -> Value:
-        return self._cell(block, row if self.s.causal else block.stop - 1)
+        if not self.s.causal:
+            return self._cell(block, block.stop - 1)
+        if not self.s.bidirectional:
+            return self._cell(block, row)
+        return self._cell(block, row) + self.e.load(I64, self.step[StepWords.AHEAD] + row * 8, 8)
 
     @contextmanager
     def units(self, plan: Plan) -> Iterator[Unit]:

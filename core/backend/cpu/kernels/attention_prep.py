@@ -46,6 +46,7 @@ class AttentionShape(Struct, frozen=True):
     has_own_pages: bool = False  # those of windowed layers
     norms_turned: bool = False
     chunked: bool = False
+    bidirectional: bool = False
     is_latent: bool = False  # values are the beginning of keys, and all heads share a cell
 
     @classmethod
@@ -63,7 +64,7 @@ class AttentionShape(Struct, frozen=True):
             a.scale, a.window, a.hides_first, a.causal, a.sinks is not None, a.cap,
             a.head_gates, a.value_scale, a.source,
             a.q_width, a.k_width, a.width, page_len, types.keys, types.values,
-            has_own_pages, a.norms_turned, a.chunked,
+            has_own_pages, a.norms_turned, a.chunked, a.bidirectional,
         )  # fmt: skip
 
     @classmethod
@@ -140,7 +141,8 @@ class StepWords:
     EMBEDDED = 17  # `Step.embedded`
     ROPE_ROWS = 18  # of each row, in the tables of cosines and sines
     EMBEDDED_BYTES = 19  # from row to row of `EMBEDDED`
-    COUNT = 20
+    AHEAD = 20  # of each row, `Step.ahead`
+    COUNT = 21
 
 
 def place_of_row(
