@@ -52,6 +52,8 @@ class Gemma4(Model):
     def block_builder(self, weights: Weights) -> BlockBuilder:
         h, meta = self.hparams, weights.file.metadata
         windows, width = read_windows(meta, h), input_width(weights)
+        # Rows of an image see each other in layers with a window, but for E2B and E4B.
+        self.is_bidirectional = not width
         n_shared = meta.int("attention.shared_kv_layers", 0, high=h.n_layers)
         narrow = meta.int("attention.key_length_swa", h.key_dim, low=1, high=MAX_WIDTH)
         wide_rope = build_rope(weights, h.key_dim, RopePairs.HALVES)
@@ -67,6 +69,7 @@ class Gemma4(Model):
             traits = AttentionTraits(
                 head_norms=True,
                 window=window,
+                bidirectional=is_windowed and self.is_bidirectional,
                 head_dim=narrow if is_windowed else h.key_dim,
                 scale=1.0,
                 norms_values=True,

@@ -22,11 +22,11 @@ Places = NDArray[np.integer[Any]]  # (patches, 2), line and column
 Turns = tuple[Floats, Floats]  # cosines and sines
 
 
-def turns_of(places: Places, head_dim: int) -> Turns:
+def turns_of(places: Places, head_dim: int, base: float = ROPE_BASE) -> Turns:
     """Cosines and sines (patches, head_dim / 2): the first half of the pairs turns by the line, the
     other by the column."""
     n = head_dim // 4
-    frequencies = ROPE_BASE ** (-np.arange(n) / n)
+    frequencies = base ** (-np.arange(n) / n)
     angles = np.concatenate([places[:, :1] * frequencies, places[:, 1:] * frequencies], axis=1)
     return np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
 
@@ -44,15 +44,16 @@ def attend_patches(
     turns: Turns | None,
     groups: list[NDArray[np.int64]],
     n_threads: int = 1,
+    scale: float | None = None,
 ) -> Iterator[Floats]:
     """Yields between pieces of work, at last with all rows made. Rows of qkv are [q | k | v];
-    patches of one group see each other, and no others."""
+    patches of one group see each other, and no others. `scale`: of scores; None: the usual one."""
     n = len(qkv)
     q, k, v = qkv.reshape(n, 3, n_heads, -1).transpose(1, 2, 0, 3)
     head_dim = q.shape[2]
     if turns is not None:
         q, k = turned(q, turns), turned(k, turns)
-    q = (q * head_dim**-0.5).astype(np.float32, copy=False)
+    q = (q * (scale or head_dim**-0.5)).astype(np.float32, copy=False)
     out = np.empty((n, n_heads, head_dim), np.float32)
 
     def attend(block: _Block) -> None:

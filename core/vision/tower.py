@@ -84,6 +84,19 @@ class TowerBlock:
             inner = ops.pack(rows)
         return ops.matmul(inner, self.ffn_down, add_to=None if self.scales else x)
 
+    def through(
+        self, tower: Tower, x: Floats, turns: Turns | None, groups: Groups
+    ) -> Steps[Floats]:
+        """The rows that the block leaves."""
+        n = self._sizes.n_embd
+        made = yield from tower.run(_before(self), x, qkv=3 * n)
+        attended = yield from tower.attend(made["qkv"], turns, groups)
+        out = yield from tower.run(_product(self), attended, y=n)
+        first_scale, second_scale = self.scales or (None, None)
+        x = x + (out["y"] if first_scale is None else out["y"] * first_scale)
+        made = yield from tower.run(_after(self), x, x=n)
+        return made["x"] if second_scale is None else x + made["x"] * second_scale
+
 
 _SPLIT = ("attn_q", "attn_k", "attn_v")
 
@@ -106,7 +119,12 @@ class Tower:
     """`v.*` of an mmproj file, without what makes rows of patches."""
 
     def __init__(
-        self, sizes: TowerSizes, weights: Weights, backend: Backend | None, traits: TowerTraits
+        self,
+        sizes: TowerSizes,
+        weights: Weights,
+        backend: Backend | None,
+        traits: TowerTraits,
+        block_type: type[TowerBlock] = TowerBlock,
     ) -> None:
         if not traits.gated and weights.file.metadata.bool("use_silu", False):
             raise ModelError(
@@ -123,7 +141,7 @@ class Tower:
         if traits.pre_norm:
             self.pre_ln = tower_norm(weights, "pre_ln", sizes.n_embd, sizes, traits)
         self.blk = [
-            TowerBlock(sizes, weights.scope(f"blk.{i}"), traits) for i in range(sizes.n_layers)
+            block_type(sizes, weights.scope(f"blk.{i}"), traits) for i in range(sizes.n_layers)
         ]
 
     def encode(
@@ -147,20 +165,18 @@ class Tower:
             x = np.concatenate([first, x])
         every = [np.arange(len(x))]
         for i, block in enumerate(self.blk):
-            made = yield from self.run(_before(block), x, qkv=3 * self.sizes.n_embd)
             groups = every if groups_of is None else groups_of(i)
-            attention = attend_patches(
-                made["qkv"], self.sizes.n_heads, turns, groups, self._passes.n_threads
-            )
-            attended = yield from last_of(attention)
-            out = yield from self.run(_product(block), attended, y=self.sizes.n_embd)
-            first_scale, second_scale = block.scales or (None, None)
-            x = x + (out["y"] if first_scale is None else out["y"] * first_scale)
-            made = yield from self.run(_after(block), x, x=self.sizes.n_embd)
-            x = made["x"] if second_scale is None else x + made["x"] * second_scale
+            x = yield from block.through(self, x, turns, groups)
             if on_layer is not None:
                 yield from on_layer(i, x)
         return x
+
+    def attend(
+        self, qkv: Floats, turns: Turns | None, groups: Groups, scale: float | None = None
+    ) -> Steps[Floats]:
+        """See `attend_patches`."""
+        n_heads, n_threads = self.sizes.n_heads, self._passes.n_threads
+        return (yield from last_of(attend_patches(qkv, n_heads, turns, groups, n_threads, scale)))
 
     def run(
         self, make: Callable[[Ops, Rows], Mapping[str, Rows]], rows: Floats, **widths: int

@@ -18,6 +18,7 @@ PROJECTORS = {
     "idefics3": "idefics3:Idefics3Projector",
     "pixtral": "pixtral:PixtralProjector",
     "gemma3": "gemma3_vision:Gemma3Projector",
+    "gemma4v": "gemma4_vision:Gemma4Projector",
     "internvl": "internvl:InternVlProjector",
 }
 

@@ -32,7 +32,7 @@ from nextn.core.vision.image_prompt import (
 
 FAMILIES = (
     "qwen2vl", "qwen2.5vl", "qwen3vl", "qwen35", "idefics3", "internvl", "pixtral", "mistral3",
-    "gemma3",
+    "gemma3", "gemma4", "gemma4-inputs",
 )  # fmt: skip
 TILED = ("Idefics3", "InternVL")
 TEXT = "In the first <image> and then in <image> there is"
@@ -47,7 +47,8 @@ def vision(
 
 
 def opened(found: TinyVisionModel, device: str, **more: Any) -> Runtime:
-    return load_runtime(found.text, device, n_ctx=512, mmproj=found.mmproj, threads=1, **more)
+    usual: dict[str, Any] = {"n_ctx": 512, "mmproj": found.mmproj, "threads": 1}
+    return load_runtime(found.text, device, **usual | more)
 
 
 def prompt_of(runtime: Runtime, text: str, *sizes: tuple[int, int], seed: int = 0) -> ImagePrompt:
@@ -76,7 +77,7 @@ def logits_of(found: TinyVisionModel, runtime: Runtime, prompt: ImagePrompt) -> 
 
 @pytest.mark.parametrize(("device", "most"), [("torch", 1e-4), ("cpu", 0.02)])
 def test_logits_behind_two_images(device: str, most: float, vision: TinyVisionModel) -> None:
-    with opened(vision, device) as runtime:
+    with opened(vision, device, n_ctx=1024) as runtime:
         prompt = prompt_of(runtime, TEXT, (90, 200), (230, 64))
         want = logits_of(vision, runtime, prompt)
         found = runtime.logits(runtime.encode_images(prompt))

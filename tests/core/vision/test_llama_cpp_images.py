@@ -3,7 +3,9 @@
 Images are of whole patches or tiles, which neither resizes: llama.cpp puts others on black, we
 stretch them as the models' authors do. Its mergers have another form of GELU, which shifts logits
 by a little. Its InternVL has the class token behind the patches and reads the table of positions
-in the order of the file, in which that token is first: so it gets a file with the table turned.
+in the order of the file, in which that token is first: so it gets a file with the table turned. It
+reads two images of Gemma 4 at once if they have as many patches, and wrongly if they are of two
+shapes.
 """
 
 from __future__ import annotations
@@ -32,6 +34,7 @@ SIZES = {name: ((256, 128), (128, 192)) for name in TOWERS if name.startswith("q
     "pixtral": ((96, 64), (64, 112)),
     "mistral3": ((112, 84), (84, 140)),
     "gemma3": ((96, 96), (96, 96)),
+    "gemma4": ((240, 168), (240, 168)),
 }
 N = 12
 # Bytes of which none alone is a character, as llama.cpp's server keeps those back with what was
@@ -47,7 +50,10 @@ def written_here(
     bias = logit_biases(dict.fromkeys(BANNED, -np.inf))
     greedy = SamplingParams(temperature=0.0, logit_bias=bias)
     params = GenerateParams(greedy, max_tokens=N, ignore_eos=True, logprobs=20)
-    with load_runtime(found.text, "cpu", n_ctx=256, mmproj=found.mmproj, threads=1) as runtime:
+    most = 70 if found.case.projector == "gemma4v" else None  # of which these images have so many
+    with load_runtime(
+        found.text, "cpu", n_ctx=256, mmproj=found.mmproj, threads=1, image_max_tokens=most
+    ) as runtime:
         read = [runtime.images.read(data) for data in images]
         pieces = split_at_marks(text, len(images))
         prompt = place_images(pieces, read, runtime.images.projector, runtime.tokenizer)

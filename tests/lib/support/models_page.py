@@ -33,10 +33,10 @@ HEAD = (
     "([README](../README.md#what-works)); of those with recurrent layers "
     "([recurrent.md](recurrent.md)) Qwen's alone on CUDA. Text is read and written; images are "
     "read by those of Qwen2-VL, Qwen2.5-VL, Qwen3-VL, Qwen 3.5, Idefics3, SmolVLM, InternVL, "
-    "Pixtral, Mistral Small 3, Ministral 3 and Gemma 3 with their mmproj file (`--mmproj`), on the "
-    "CPU and `torch`; of others that see images the text part runs. `spec convert inspect`, "
-    "`attach`, `extract` and `quantize` work on other architectures as well "
-    "([convert.md](convert.md)).",
+    "Pixtral, Mistral Small 3, Ministral 3, Gemma 3 and Gemma 4 with their mmproj file "
+    "(`--mmproj`), on the CPU and `torch`; of others that see images the text part runs. "
+    "`spec convert inspect`, `attach`, `extract` and `quantize` work on other architectures as "
+    "well ([convert.md](convert.md)).",
 )
 COLUMNS = (
     "*checkpoints*: `model_type`s in config.json that `spec convert hf` takes.",

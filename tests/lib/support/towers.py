@@ -62,6 +62,9 @@ class TowerFamily:
     ids: ClassVar[Config] = IDS
     marks: ClassVar[dict[int, str]] = MARKS
 
+    def adjust(self, hf: Any) -> None:
+        """Of random weights, what no checkpoint is like."""
+
     def text_of(self, hf: Any) -> Any:
         """The text model as a checkpoint of its own; None: the converter finds it in the whole."""
         return None
@@ -249,6 +252,7 @@ def build_vision_model(name: str, folder: Path, *, kind: str = "F32") -> TinyVis
     config._attn_implementation = "eager"
     hf = getattr(transformers, f"{case.name}ForConditionalGeneration")(config).eval().float()
     randomise_tower(hf)
+    family.adjust(hf)
     own = folder / name
     hf.save_pretrained(own)
     text_model, source = family.text_of(hf), own
@@ -268,7 +272,14 @@ def build_vision_model(name: str, folder: Path, *, kind: str = "F32") -> TinyVis
 
 def randomise_tower(hf: torch.nn.Module) -> None:
     """Tables of positions, norms and biases as well: what is usual at first hides errors."""
+    limits = {"input_min": -1.5, "input_max": 1.2, "output_min": -1.4, "output_max": 1.6}
     with torch.no_grad():
+        for name, value in hf.named_buffers():
+            word = name.rpartition(".")[2]
+            if word in limits:
+                value.fill_(limits[word])
+            elif word in ("std_bias", "std_scale"):
+                value.normal_(float(word == "std_scale"), 0.2)
         for name, value in hf.named_parameters():
             if value.ndim == 1:
                 is_norm = "norm" in name or "ln_q" in name
