@@ -93,7 +93,7 @@ def hf(checkpoint: CheckpointOptions, result: HfOutputOptions, voice: VoiceOptio
 
     For Llama, Mistral, Qwen, GLM, DeepSeek, Kimi, MiMo, Step, K-EXAONE and Gemma, MTP heads,
     tokenizer and chat template included, and for drafters (EAGLE3, DFlash, DSpark, assistants of
-    Gemma 4), with --target-model-dir. With --mmproj, the vision tower of one of Qwen's models.
+    Gemma 4), with --target-model-dir. With --mmproj, the vision tower of a model.
     Memory stays small whatever the size.
     """
     if result.output is None and not result.dry_run:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,11 +20,11 @@ from ....core.gguf.reader import GgufFile
 from ....core.gguf.types import Typed, ValueType
 from ....core.models.model_weights import Inventory, Weights
 from ....core.vision.projectors import find_projector
-from ....core.vision.tower_sizes import ARCHITECTURE, TowerSizes
+from ....core.vision.tower_sizes import ARCHITECTURE, TowerSizes, projector_type
 from ...checkpoint import ModelCheckpoint, StoredTensor
 from ...quantize.recipes import RECIPES
 from ..conversion import Conversion, Options
-from ..matrix_rows import MatrixRows, OutputTensor, StoredMatrix
+from ..matrix_rows import Change, MatrixRows, Order, OutputTensor, StoredMatrix
 from ..metadata_keys import general_keys
 from ..model_config import ModelConfig
 from ..model_sizes import ModelSizes
@@ -31,25 +32,19 @@ from ..output_types import as_floats, choose_type
 from ..stored_names import FLOATS
 from .tower_layout import TowerLayout, TowerSource, find_tower_layout
 
-_PREFIXES: Final = ("model.visual.", "visual.")
-_PATCHES: Final = "patch_embed.proj"
-_FRAMES: Final = 2  # of a film, that one patch covers
-_EPS: Final = 1e-6  # of all norms, in the authors' code
 _KINDS: Final = ("f32", "f16", "bf16", "q8_0")
 _PROCESSORS: Final = ("processor_config.json", "preprocessor_config.json")
 _NUMBERED: Final = re.compile(r"(deepstack_merger_list)\.(\d+)\.(.+)")
-_IN_BLOCK: Final = re.compile(r"blocks\.(\d+)\.(.+)")
 
 
 def plan_tower(checkpoint: ModelCheckpoint, folder: Path, options: Options) -> Conversion:
     layout = find_tower_layout(checkpoint)
-    source = _source_of(checkpoint)
-    _check_vision(source.vision, layout)
+    source = _source_of(checkpoint, layout)
     mapping = TowerTensors(checkpoint.label, layout, source)
     for name, tensor in checkpoint.tensors.items():
-        for prefix in _PREFIXES:
+        for prefix, own in layout.prefixes.items():
             if name.startswith(prefix):
-                mapping.add(name.removeprefix(prefix), tensor)
+                mapping.add(own + name.removeprefix(prefix), tensor)
                 break
     planned = dict(sorted(mapping.planned.items(), key=lambda item: _place(item[0])))
     kind = choose_type(options.kind, planned.values())
@@ -58,15 +53,15 @@ def plan_tower(checkpoint: ModelCheckpoint, folder: Path, options: Options) -> C
     keys = _keys(source, layout)
     _check_complete(checkpoint.label, keys, planned)
     vision = source.vision
+    n_heads = vision.size(layout.heads)
     sizes = ModelSizes(
-        vision.size("depth"), 0, vision.size(layout.width), 0, vision.size("num_heads"),
-        vision.size("num_heads"), 0, 0,
-    )  # fmt: skip
+        vision.size(layout.depth), 0, vision.size(layout.width), 0, n_heads, n_heads, 0, 0
+    )
     metadata, notes = general_keys(folder, ARCHITECTURE, planned, sizes)
     metadata |= {"general.type": "mmproj", **keys}
     metadata["general.file_type"] = Typed(ValueType.U32, RECIPES[kind.upper()].file_type)
     metadata["general.quantization_version"] = Typed(ValueType.U32, 2)
-    formats = {name: _format(name, tensor, kind) for name, tensor in planned.items()}
+    formats = {name: _format(name, tensor, kind, layout) for name, tensor in planned.items()}
     return Conversion(
         checkpoint.label, ARCHITECTURE, kind, sizes, metadata, planned, formats, notes,
         tower=layout.words,
@@ -82,106 +77,112 @@ class TowerTensors(Struct):
     planned: dict[str, OutputTensor] = field(default_factory=dict)
 
     def add(self, name: str, tensor: StoredTensor) -> None:
-        """`name`: without what all of the tower's tensors begin with."""
+        """`name`: with what the layout has in place of its beginning."""
         if tensor.dtype not in FLOATS:
-            raise self._error(tensor, f"is {tensor.dtype}: convert the original checkpoint instead")
+            raise self.error(tensor, f"is {tensor.dtype}: convert the original checkpoint instead")
+        if self.layout.change(self, name, tensor):
+            return
         stem, _, kind = name.rpartition(".")
         if kind not in ("weight", "bias"):
-            raise self._error(tensor, "has no place in an mmproj file")
-        if name == f"{_PATCHES}.weight":
-            self._add_patches(tensor)
-        elif stem == _PATCHES:
-            self._put(f"v.patch_embd.{kind}", tensor)
-        elif found := _IN_BLOCK.fullmatch(stem):
-            self._add_in_block(int(found[1]), found[2], kind, tensor)
+            raise self.error(tensor, "has no place in an mmproj file")
+        target = self.block_target(stem, tensor)
+        if target is None:
+            self.put(f"{self._stem(stem, tensor)}.{kind}", tensor)
+        elif target.endswith("attn_qkv") and self.layout.splits_qkv:
+            self._put_apart(target.removesuffix("qkv"), kind, tensor)
         else:
-            self._put(f"{self._stem(stem, tensor)}.{kind}", tensor)
+            self.put(f"{target}.{kind}", tensor)
+
+    def block_target(self, stem: str, tensor: StoredTensor) -> str | None:
+        """What a stem within a block becomes; None: it is in no block."""
+        if not stem.startswith(f"{self.layout.block}."):
+            return None
+        number, _, name = stem.removeprefix(f"{self.layout.block}.").partition(".")
+        target = self.layout.in_block.get(name)
+        n_blocks = self.source.vision.size(self.layout.depth)
+        if target is None or not number.isdecimal() or int(number) >= n_blocks:
+            raise self.error(tensor, "has no place in an mmproj file")
+        return f"v.blk.{int(number)}.{target}"
 
     def _stem(self, stem: str, tensor: StoredTensor) -> str:
         number = ""
         if found := _NUMBERED.fullmatch(stem):
             layers, place = self.layout.deepstack_layers(self.source), int(found[2])
             if place >= len(layers):
-                raise self._error(tensor, "is of a layer that deepstack_visual_indexes has not")
+                raise self.error(tensor, "is of a layer that deepstack_visual_indexes has not")
             stem, number = f"{found[1]}.{{}}.{found[3]}", str(layers[place])
         target = self.layout.stems.get(stem)
         if target is None:
-            raise self._error(tensor, "has no place in an mmproj file")
+            raise self.error(tensor, "has no place in an mmproj file")
         return target.format(number)
 
-    def _add_in_block(self, block: int, name: str, kind: str, tensor: StoredTensor) -> None:
-        target = self.layout.in_block.get(name)
-        if target is None or block >= self.source.vision.size("depth"):
-            raise self._error(tensor, "has no place in an mmproj file")
-        if target != "attn_qkv" or not self.layout.splits_qkv:
-            self._put(f"v.blk.{block}.{target}.{kind}", tensor)
-            return
+    def _put_apart(self, stem: str, kind: str, tensor: StoredTensor) -> None:
         n_rows = tensor.shape[0] if tensor.shape else 0
         if not n_rows or n_rows % 3:
-            raise self._error(tensor, f"has shape {tensor.shape}, which is not three of a kind")
+            raise self.error(tensor, f"has shape {tensor.shape}, which is not three of a kind")
         for i, letter in enumerate("qkv"):
             rows = range(i * n_rows // 3, (i + 1) * n_rows // 3)
-            self._put(f"v.blk.{block}.attn_{letter}.{kind}", tensor, rows)
+            self.put(f"{stem}{letter}.{kind}", tensor, rows)
 
-    def _add_patches(self, tensor: StoredTensor) -> None:
-        """The kernels of both frames apart."""
-        if len(tensor.shape) != 5 or tensor.shape[2] != _FRAMES:
-            raise self._error(tensor, f"has shape {tensor.shape}, which no kernel of patches has")
-        n, channels, _, height, width = tensor.shape
-        rows = StoredMatrix(replace(tensor, shape=(n * channels * _FRAMES, height * width)))
-        for frame, name in enumerate(("v.patch_embd.weight", "v.patch_embd.weight.1")):
-            part = MatrixRows(rows, np.arange(frame, rows.n_rows, _FRAMES))
-            self._take(OutputTensor(name, (n, channels, height, width), (part,)))
-
-    def _put(self, name: str, tensor: StoredTensor, rows: range | None = None) -> None:
+    def put(
+        self, name: str, tensor: StoredTensor, rows: range | Order | None = None,
+        change: Change = Change.NONE,
+    ) -> None:  # fmt: skip
+        """Some rows of a stored tensor, or all as they are; a number alone is a list of one."""
+        tensor = tensor if tensor.shape else replace(tensor, shape=(1,))
         matrix = StoredMatrix(tensor)
         part = MatrixRows.all(matrix) if rows is None else MatrixRows(matrix, rows)
-        self._take(OutputTensor(name, (len(part), *tensor.shape[1:]), (part,)))
+        shape = tensor.shape if rows is None else (len(part), *tensor.shape[1:])
+        self.take(OutputTensor(name, shape, (part,), change))
 
-    def _take(self, planned: OutputTensor) -> None:
+    def put_flat(self, name: str, tensor: StoredTensor, n_axes: int) -> None:
+        """Without the axes of one before the last `n_axes`."""
+        shape = tensor.shape[-n_axes:]
+        if math.prod(shape) != math.prod(tensor.shape):
+            raise self.error(tensor, f"has shape {tensor.shape}, expected {n_axes} axes")
+        self.put(name, replace(tensor, shape=shape))
+
+    def take(self, planned: OutputTensor) -> None:
         if planned.name in self.planned:
             raise ModelError(f"{self.label}: {planned.name} would come from two tensors")
         self.planned[planned.name] = planned
 
-    def _error(self, tensor: StoredTensor, what: str) -> ModelError:
+    def error(self, tensor: StoredTensor, what: str) -> ModelError:
         return ModelError(f"{self.label}: tensor {printable(tensor.name)} {what}")
 
 
-def _source_of(checkpoint: ModelCheckpoint) -> TowerSource:
-    vision = ModelConfig(checkpoint.label, checkpoint.config["vision_config"])
-    processor: dict[str, Any] = {}
-    for name in _PROCESSORS:
-        found = checkpoint.json(name) or {}
-        inner = found.get("image_processor")
-        found = {**found, **inner} if isinstance(inner, Mapping) else found
-        processor = found | processor  # what comes first wins
-    return TowerSource(vision, processor)
-
-
-def _check_vision(vision: ModelConfig, layout: TowerLayout) -> None:
-    if vision.size("temporal_patch_size", default=_FRAMES) != _FRAMES:
-        raise vision.error("temporal_patch_size is not 2, and mmproj files have two kernels")
-    found = vision.get("hidden_act")
+def _source_of(checkpoint: ModelCheckpoint, layout: TowerLayout) -> TowerSource:
+    given, label = checkpoint.config["vision_config"], checkpoint.label
+    vision = ModelConfig(label, given).with_defaults(layout.defaults)
+    found = vision.get("hidden_act", "hidden_activation")
     if found not in (None, layout.activation):
         raise vision.error(f"hidden_act is {printable(found)}, expected {layout.activation}")
+    processor: dict[str, Any] = {}
+    for name in _PROCESSORS:
+        own = checkpoint.json(name) or {}
+        inner = own.get("image_processor")
+        own = {**own, **inner} if isinstance(inner, Mapping) else own
+        processor = own | processor  # what comes first wins
+    whole = ModelConfig.of(label, checkpoint.config)
+    return TowerSource(checkpoint, whole, vision, processor)
 
 
 def _keys(source: TowerSource, layout: TowerLayout) -> dict[str, Any]:
-    vision = source.vision
+    vision, own = source.vision, layout.keys(source)
     values = {
         "has_vision_encoder": True,
         "projector_type": layout.projector,
         "vision.embedding_length": vision.size(layout.width),
-        "vision.block_count": vision.size("depth"),
-        "vision.attention.head_count": vision.size("num_heads"),
-        "vision.attention.layer_norm_epsilon": Typed(ValueType.F32, _EPS),
-        "vision.projection_dim": vision.size(layout.out),
-        "vision.patch_size": vision.size("patch_size"),
-        "vision.spatial_merge_size": vision.size("spatial_merge_size", default=2),
+        "vision.block_count": vision.size(layout.depth),
+        "vision.attention.head_count": vision.size(layout.heads),
         "vision.image_mean": _of_channels(source, "image_mean"),
         "vision.image_std": _of_channels(source, "image_std"),
-    } | layout.keys(source)
-    return {f"{ARCHITECTURE}.{name}": value for name, value in values.items()}
+    }
+    if "vision.patch_size" not in own:
+        values["vision.patch_size"] = vision.size("patch_size")
+    if "vision.projector_type" in own:
+        del values["projector_type"]
+    return {f"{ARCHITECTURE}.{name}": value for name, value in (values | own).items()}
 
 
 def _of_channels(source: TowerSource, name: str) -> Typed:
@@ -191,15 +192,17 @@ def _of_channels(source: TowerSource, name: str) -> Typed:
             f"{source.vision.label}: {_PROCESSORS[1]} has no {name} of three numbers: without it "
             "images would be seen in wrong colours"
         )
-    numbers = [source.vision.number(name, each) for each in value]
-    return Typed(ValueType.ARRAY, numbers, ValueType.F32)
+    for each in value:
+        if type(each) not in (int, float) or not math.isfinite(each):
+            raise source.vision.error(f"{name} is {printable(value)}, not three numbers")
+    return Typed(ValueType.ARRAY, [float(each) for each in value], ValueType.F32)
 
 
 def _check_complete(label: str, keys: dict[str, Any], planned: dict[str, OutputTensor]) -> None:
     """By the survey that a runtime makes of such files."""
     metadata = Metadata.of({"general.architecture": ARCHITECTURE, **keys}, label)
-    file = _with_table(as_floats(planned, metadata, label))
-    kind = find_projector(str(keys[f"{ARCHITECTURE}.projector_type"]), label)
+    file = _with_numbers(as_floats(planned, metadata, label))
+    kind = find_projector(projector_type(file), label)
     weights = Weights(file, Inventory())
     kind(TowerSizes.from_gguf(file, kind.merge_key), weights, None)
     found = weights.findings
@@ -211,21 +214,25 @@ def _check_complete(label: str, keys: dict[str, Any], planned: dict[str, OutputT
     weights.check()
 
 
-def _with_table(file: GgufFile) -> GgufFile:
-    """The table of positions is looked at, as numbers."""
-    tensors = dict(file.tensors)
-    for name, tensor in file.tensors.items():
-        if name.startswith("v.position_embd."):
-            tensors[name] = replace(tensor, data=np.zeros(tensor.n_bytes, np.uint8))
+def _with_numbers(file: GgufFile) -> GgufFile:
+    """Some are looked at; memory is taken for those alone."""
+    tensors = {
+        name: replace(tensor, data=np.zeros(tensor.n_bytes, np.uint8))
+        if tensor.data.strides == (0,)
+        else tensor
+        for name, tensor in file.tensors.items()
+    }
     return replace(file, tensors=tensors)
 
 
-def _format(name: str, tensor: OutputTensor, kind: str) -> BlockFormat:
+def _format(name: str, tensor: OutputTensor, kind: str, layout: TowerLayout) -> BlockFormat:
     """Matrices are of the type; tables, norms and biases F32; kernels of patches F16 or F32."""
-    if len(tensor.shape) < 2 or "position_embd" in name:
+    if len(tensor.shape) < 2 or "position_embd" in name or name in layout.exact:
         return find_format("F32")
     if len(tensor.shape) > 2:
         return find_format("F16" if kind == "f16" else "F32")
+    if name in layout.halves:
+        return find_format("F32" if kind == "f32" else "F16")
     wanted = find_format(kind.upper())
     return wanted if tensor.shape[-1] % wanted.block_size == 0 else find_format("F16")
 

@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 from safetensors.torch import load_file, save_file
 from support.converting import check_line, convert, plan
+from support.gemma_towers import GEMMA_TOWERS
+from support.other_towers import OTHER_TOWERS
 from support.towers import TOWERS, TinyVisionModel, build_vision_model
 
 from nextn.cli.app import run
@@ -37,7 +39,7 @@ def vision(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], TinyVisi
     return build
 
 
-@pytest.mark.parametrize("name", TOWERS)
+@pytest.mark.parametrize("name", TOWERS | OTHER_TOWERS | GEMMA_TOWERS)
 def test_a_file_is_that_of_the_tests(
     name: str, vision: Callable[[str], TinyVisionModel], tmp_path: Path
 ) -> None:
@@ -91,7 +93,7 @@ def without_vision(_folder: Path, config: Config) -> None:
 
 
 def of_another_kind(_folder: Path, config: Config) -> None:
-    config["model_type"] = "gemma3"
+    config["model_type"] = "paligemma"
 
 
 def without_colours(folder: Path, _config: Config) -> None:
@@ -129,7 +131,7 @@ def widen(found: dict[str, Any]) -> None:
     ("change", "message"),
     [
         (without_vision, "config.json has no vision_config"),
-        (of_another_kind, "the vision tower of a 'gemma3' cannot be converted"),
+        (of_another_kind, "the vision tower of a 'paligemma' cannot be converted"),
         (without_colours, "has no image_mean of three numbers"),
         (with_two_colours, "has no image_mean of three numbers"),
         (edit(hidden_act="relu"), "hidden_act is 'relu', expected gelu_pytorch_tanh"),

@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 from support.draft_dialects import rewrite
+from support.gemma_towers import GEMMA_TOWERS
+from support.other_towers import OTHER_TOWERS
 from support.towers import TOWERS, TinyVisionModel, build_vision_model
 
 from nextn.cli.app import run
@@ -30,7 +32,7 @@ def verdict_on(path: Path) -> FileReport:
     return examine(open_anything(str(path)))
 
 
-@pytest.mark.parametrize("name", TOWERS)
+@pytest.mark.parametrize("name", TOWERS | OTHER_TOWERS | GEMMA_TOWERS)
 def test_what_it_makes_of_images(name: str, tmp_path: Path) -> None:
     found = build_vision_model(name, tmp_path)
     report = verdict_on(found.mmproj)

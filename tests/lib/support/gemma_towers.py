@@ -142,7 +142,6 @@ class Gemma4Family(TowerFamily):
             "clip.vision.attention.head_count": vision.num_attention_heads,
             "clip.vision.attention.layer_norm_epsilon": vision.rms_norm_eps,
             "clip.vision.image_size": 224,
-            "clip.vision.projector.scale_factor": vision.pooling_kernel_size,
         }
 
     def inputs(self, images: Sequence[Prepared]) -> dict[str, torch.Tensor]:
@@ -182,7 +181,8 @@ def _gemma4(kind: str, **more: Any) -> TowerCase:
     text = COMMON | GEMMAS[kind].settings | {"pad_token_id": 0}
     own = {"use_bidirectional_attention": "vision" if kind == "gemma4" else None}
     return TowerCase(
-        "Gemma4", vision | more, text | own, "gemma4v", [0.0] * 3, [1.0] * 3, {},
+        "Gemma4", vision | more, text | own, "gemma4v", [0.0] * 3, [1.0] * 3,
+        {"clip.projector_type": None, "clip.vision.projector_type": "gemma4v"},
         family=Gemma4Family(),
     )  # fmt: skip
 

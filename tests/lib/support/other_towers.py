@@ -106,6 +106,9 @@ class Idefics3Family(TowerFamily):
     def text_of(self, hf: Any) -> Any:
         return text_model(hf, hf.model.text_model)
 
+    def processor(self, case: TowerCase) -> Config:
+        return {"size": {"longest_edge": 2 * case.vision["image_size"]}}
+
     def tensors(self, case: TowerCase, hf: Any) -> Tensors:
         return renamed(hf.state_dict(), SIGLIP, LAYERS)
 
@@ -286,7 +289,7 @@ OTHER_TOWERS = {
     ),
     "pixtral": TowerCase(
         "Llava", _pixtral(16), _text("mistral", rms_norm_eps=1e-5), "pixtral", CLIP_MEAN, CLIP_STD,
-        {"clip.vision.spatial_merge_size": 1}, family=PixtralFamily(),
+        {}, family=PixtralFamily(),
     ),
     "mistral3": TowerCase(
         "Mistral3", _pixtral(14),

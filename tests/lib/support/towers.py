@@ -69,6 +69,10 @@ class TowerFamily:
         """The text model as a checkpoint of its own; None: the converter finds it in the whole."""
         return None
 
+    def processor(self, case: TowerCase) -> Config:
+        """What else the checkpoint says of how images are prepared."""
+        return {}
+
     def tensors(self, case: TowerCase, hf: Any) -> Tensors:
         """Under the names of mmproj files."""
         state = hf.model.visual.state_dict()
@@ -262,8 +266,8 @@ def build_vision_model(name: str, folder: Path, *, kind: str = "F32") -> TinyVis
     for each in {own, source}:
         write_tokenizer(each)
         add_marks(each, family.marks)
-    colours = {"image_mean": case.mean, "image_std": case.std}
-    (own / "preprocessor_config.json").write_text(json.dumps(colours))
+    prepared = {"image_mean": case.mean, "image_std": case.std, **family.processor(case)}
+    (own / "preprocessor_config.json").write_text(json.dumps(prepared))
     text = convert(source, folder / f"{name}.gguf")
     mmproj = folder / f"mmproj-{name}-{kind}.gguf"
     write_mmproj(mmproj, case, hf, kind)
