@@ -9,6 +9,7 @@ from typing import Any, Final
 from ..backend.step import FIRST_ROW_ID
 from ..errors import NextnError
 from ..generation import CONTEXT, EOS, LIMIT, NO_TOKEN, STOP, Event, Stats, rate
+from ..state.embedded_rows import ModelPrompt
 from ..tokenizer import Tokenizer
 from .jobs import Job
 
@@ -132,6 +133,9 @@ class Answer:
         if self._has_drafters:
             found["draft_n"] = stats.draft_n
             found["draft_n_accepted"] = stats.draft_n_accepted
+        prompt = self.job.prompt
+        if isinstance(prompt, ModelPrompt) and prompt.runs:
+            found["image_n"], found["image_ms"] = prompt.n_rows, self.job.image_ms
         return found
 
     def usage(self) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import time
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from msgspec import Struct
@@ -19,13 +19,18 @@ from starlette.responses import Response
 
 from .api_errors import ApiError, not_supported
 from .json_body import read_object
-from .prompts import check_length, read_prompts
+from .prompts import check_length, read_prompts_with_images
 from .replies import JsonResponse
 from .request_bodies import EmbeddingBody, OllamaEmbedBody
 from .request_decoding import refuse
 from .request_log import note_read
+from .request_images import encode_prompt_images
 from .service import Service
 from .totals import Totals
+
+if TYPE_CHECKING:
+    from ..state.embedded_rows import ModelPrompt
+    from ..vision.image_prompt import ImagePrompt
 
 Vector = NDArray[np.float32]
 NONE, MEAN, CLS, LAST, RANK = "none", "mean", "cls", "last", "rank"
@@ -88,17 +93,18 @@ async def _embed(request: Request, texts: Any, norm: int | None) -> Embedded:
     if texts is None or texts in ("", []):
         refuse("input", "is empty")
     try:
-        prompts = read_prompts(texts, service.tokenizer, service.n_ctx)
+        prompts = read_prompts_with_images(texts, service)
     except ApiError as error:
-        if error.param == "prompt":
-            refuse("input", error.message.removeprefix("prompt "))
-        raise
+        if error.param is None or not error.param.startswith("prompt"):
+            raise
+        name = f"input{error.param.removeprefix('prompt')}"
+        raise ApiError(400, error.message.replace(error.param, name, 1), param=name) from None
     for prompt in prompts:
         check_length(prompt, service.n_ctx)
     pooling = _pooling(service)
     if pooling == RANK:
         raise not_supported("a model that ranks")
-    vectors = [_pooled(await read_rows(service, prompt), pooling) for prompt in prompts]
+    vectors = [_pooled(await _rows_of(service, prompt), pooling) for prompt in prompts]
     power = service.settings.embd_normalize if norm is None else norm
     if pooling != NONE:
         vectors = [_normalised(vector, power) for vector in vectors]
@@ -107,7 +113,14 @@ async def _embed(request: Request, texts: Any, norm: int | None) -> Embedded:
     return Embedded(vectors, n_tokens)
 
 
-async def read_rows(service: Service, tokens: list[int]) -> Vector:
+async def _rows_of(service: Service, prompt: list[int] | ImagePrompt) -> Vector:
+    if isinstance(prompt, list):
+        return await read_rows(service, prompt)
+    encoded, _ms = await encode_prompt_images(service, prompt)
+    return await read_rows(service, encoded)
+
+
+async def read_rows(service: Service, tokens: list[int] | ModelPrompt) -> Vector:
     """Of each token, behind the last norm."""
     worker, found = service.worker, []
     async with service.reading:

@@ -43,6 +43,7 @@ class Job(Struct, eq=False):
     has_reported: bool = False
     is_followed: bool = True  # wake the request at every event, not only at the last
     is_recorded: bool = False  # its tokens are kept by the server's recorder
+    image_ms: float = 0.0  # what encoding the images of the prompt took
     submitted_at: float = 0.0
     slot: int = NO_SLOT
     sequence: Sequence | None = None

@@ -40,6 +40,7 @@ class ParsedRequest(Struct):
     warnings: tuple[str, ...] = ()  # set when the sampler is made
     only: tuple[str, ...] = ()  # fields of the response
     encoded: dict[int, ModelPrompt] = field(default_factory=dict)  # those with images, by place
+    image_ms: dict[int, float] = field(default_factory=dict)  # what encoding them took
 
     def jobs(self) -> list[Job]:
         """After images are encoded."""
@@ -56,6 +57,7 @@ class ParsedRequest(Struct):
                 reports=self.reports,
                 is_followed=self.streams,
                 is_recorded=self.is_recorded,
+                image_ms=self.image_ms.get(i, 0.0),
             )
             for i, prompt in enumerate(self.prompts)
             for index in range(self.n)

@@ -140,21 +140,23 @@ async def encode_images(service: Service, parsed: ParsedRequest) -> None:
     thread: sequences that run have their turn in between."""
     for i, prompt in enumerate(parsed.prompts):
         if not isinstance(prompt, list):
-            async with service.encoding:
-                parsed.encoded[i] = await _encoded(service, prompt)
+            parsed.encoded[i], parsed.image_ms[i] = await encode_prompt_images(service, prompt)
 
 
-async def _encoded(service: Service, prompt: ImagePrompt) -> ModelPrompt:
+async def encode_prompt_images(service: Service, prompt: ImagePrompt) -> tuple[ModelPrompt, float]:
+    """And what it took by itself, in ms."""
     from ..vision.image_prompt import encode_prompt
 
-    steps = encode_prompt(service.runtime.images, prompt)
-    try:
-        while True:
-            ended = await service.worker.call(lambda _engine: _next_step(steps))
-            if ended is not None:
-                return ended[0]
-    except NextnError as error:
-        raise api_error(error) from None
+    async with service.encoding:
+        encoder = service.runtime.images
+        steps, before = encode_prompt(encoder, prompt), encoder.ms
+        try:
+            while True:
+                ended = await service.worker.call(lambda _engine: _next_step(steps))
+                if ended is not None:
+                    return ended[0], encoder.ms - before
+        except NextnError as error:
+            raise api_error(error) from None
 
 
 def _next_step(steps: Steps[ModelPrompt]) -> tuple[ModelPrompt] | None:

@@ -9,7 +9,10 @@ from msgspec import Meta
 
 Count = Annotated[int, Meta(ge=0)]
 Object = dict[str, Any]
-Timings = Annotated[Object, Meta(description="llama.cpp's names; `draft_n…` with drafters")]
+Timings = Annotated[
+    Object,
+    Meta(description="llama.cpp's names; `draft_n…` with drafters, `image_…` with images"),
+]
 
 Warnings = Annotated[list[str], Meta(description="what of a JSON schema is not enforced")]
 

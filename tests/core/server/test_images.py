@@ -118,6 +118,40 @@ def test_prompts_with_images(seeing: Server) -> None:
     assert answer["eval_count"]
 
 
+def test_timings_of_images(seeing: Server) -> None:
+    data = base64_of(130, 70, seed=77)
+    prompt = {"prompt_string": "the <__media__>", "multimodal_data": [data]}
+    found = []
+    for _ in range(2):
+        answer = seeing.post("/completion", prompt=prompt, n_predict=2, **GREEDY)
+        found.append(answer["timings"])
+    assert found[0]["image_n"] == found[1]["image_n"] >= 8
+    assert found[0]["image_ms"] > 0
+    answer = seeing.post("/completion", prompt="the", n_predict=2, **GREEDY)
+    assert "image_ms" not in answer["timings"]
+
+
+def test_embeddings_of_images(seeing: Server) -> None:
+    def vectors(*given: Any) -> list[list[float]]:
+        answer = seeing.post("/v1/embeddings", input=list(given))
+        assert answer["usage"]["prompt_tokens"] > 8
+        return [each["embedding"] for each in answer["data"]]
+
+    red, blue = (
+        {"prompt_string": "the <__media__>", "multimodal_data": [data]} for data in (RED, BLUE)
+    )
+    first, second, text, again = vectors(red, blue, "the", red)
+    assert first == again
+    assert first != second
+    assert first != text
+    (own,) = seeing.post("/embeddings", content=[blue])
+    assert own["embedding"] == [second]
+    bad = {"prompt_string": "x", "multimodal_data": ["no!"]}
+    status, error = seeing.refused("/v1/embeddings", {"input": [bad]})
+    assert (status, error["param"]) == (400, "input.multimodal_data[0]")
+    assert error["message"].startswith("input.multimodal_data[0] is not base64")
+
+
 def test_the_cache_knows_images(seeing: Server) -> None:
     def cached(data: str) -> int:
         prompt = {"prompt_string": "one two three <__media__>", "multimodal_data": [data]}
