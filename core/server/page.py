@@ -23,7 +23,15 @@ _HEADERS: Final = {
     "x-content-type-options": "nosniff",
     "cache-control": "no-cache",
 }
-NAMES: Final = ("index.html", "style.css", "app.js", "api.js", "figures.js", "paper.js")
+NAMES: Final = (
+    "index.html",
+    "style.css",
+    "app.js",
+    "api.js",
+    "figures.js",
+    "paper.js",
+    "pictures.js",
+)
 PATHS: Final = frozenset(("/", *(f"/ui/{name}" for name in NAMES)))  # they hold no secrets
 
 

@@ -3,6 +3,7 @@
 import { get, stream } from "./api.js";
 import { Run, show } from "./figures.js";
 import { Paper } from "./paper.js";
+import * as pictures from "./pictures.js";
 
 const byId = (id) => document.getElementById(id);
 const STORE = "nextn-page";
@@ -11,6 +12,7 @@ const state = {
   chat: [], // messages, as sent to the server
   running: null, // an AbortController
   last: null, // {path, body, text}: what can be written again
+  sees: false, // whether the model takes images
 };
 
 // The body of a request
@@ -93,6 +95,22 @@ function paint(run) {
 }
 
 // The conversation
+
+// Parts of a message of a user, as the API has them: images, then a text.
+function contentOf(text, images) {
+  if (!images.length) return text;
+  const parts = images.map((url) => ({ type: "image_url", image_url: { url } }));
+  return text ? [...parts, { type: "text", text }] : parts;
+}
+
+function addContent(role, content) {
+  const parts = typeof content === "string" ? [{ type: "text", text: content }] : content;
+  const text = parts.filter(({ type }) => type === "text").map((part) => part.text).join("\n");
+  const { item, answer } = addMessage(role, text);
+  const images = parts.filter(({ type }) => type === "image_url");
+  answer.prepend(...images.map((part) => pictures.picture(part.image_url.url)));
+  return { item, answer };
+}
 
 function addMessage(role, text) {
   const item = document.createElement("li");
@@ -189,9 +207,9 @@ function busy(is, item) {
   }
 }
 
-async function sayInChat(text) {
-  addMessage("user", text);
-  state.chat.push({ role: "user", content: text });
+async function sayInChat(content) {
+  addContent("user", content);
+  state.chat.push({ role: "user", content });
   const { item, answer } = addMessage("assistant");
   follow(item);
   const written = await perform(chatRequest(state.chat), item, answer);
@@ -250,12 +268,21 @@ function choose(mode) {
     byId(`tab-${name}`).setAttribute("aria-selected", name === mode);
   }
   byId("system-label").hidden = mode !== "chat";
+  offerImages();
   byId("prompt").placeholder = mode === "chat" ? "Message" : "Text to go on with";
   byId("prompt").focus();
 }
 
+const seesNow = () => state.sees && state.mode === "chat";
+
+function offerImages() {
+  byId("image").hidden = !seesNow();
+  byId("images").hidden = !seesNow() || !pictures.count();
+}
+
 function begin() {
   state.running?.abort();
+  pictures.take();
   state.chat = [];
   byId("messages").replaceChildren();
   byId("paper").replaceChildren();
@@ -281,12 +308,13 @@ function recall() {
   } catch { /* damaged: begin anew */ }
   for (const { role, content } of chat) {
     state.chat.push({ role, content });
-    const { item, answer } = addMessage(role);
-    if (role === "user") answer.textContent = content;
-    else {
-      new Paper(answer).write(content);
-      facts(item, content);
+    if (role === "user") {
+      addContent(role, content);
+      continue;
     }
+    const { item, answer } = addMessage(role);
+    new Paper(answer).write(content);
+    facts(item, content);
   }
 }
 
@@ -295,12 +323,13 @@ function submit(event) {
   if (state.running) return state.running.abort();
   const prompt = byId("prompt");
   const text = state.mode === "chat" ? prompt.value.trim() : prompt.value;
-  if (!text) return;
+  const images = seesNow() ? pictures.take() : [];
+  if (!text && !images.length) return;
   if (state.mode === "chat") {
     prompt.value = "";
     grow();
   }
-  return state.mode === "chat" ? sayInChat(text) : continueText(text);
+  return state.mode === "chat" ? sayInChat(contentOf(text, images)) : continueText(text);
 }
 
 function grow() {
@@ -377,6 +406,7 @@ async function connect() {
     byId("model").textContent = props.model_alias || (props.model_path ?? "").split(/[/\\]/).pop();
     byId("model").title = props.model_path || "";
     offer(props.speculative_types ?? []);
+    state.sees = Boolean(props.modalities?.vision);
     const canChat = Boolean(props.chat_template);
     byId("tab-chat").disabled = !canChat;
     if (!canChat) byId("tab-chat").title = "this model has no chat template";
@@ -391,6 +421,14 @@ async function connect() {
 }
 
 byId("composer").addEventListener("submit", submit);
+byId("image").onclick = () => byId("file").click();
+pictures.watch({
+  area: document.body,
+  prompt: byId("prompt"),
+  input: byId("file"),
+  shown: byId("images"),
+  mayAdd: seesNow,
+});
 byId("prompt").addEventListener("input", grow);
 document.addEventListener("keydown", onKey);
 byId("new").onclick = begin;

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Iterator
+from io import BytesIO
 from pathlib import Path
 
 import pytest
 from support.browser import ENTER, ESCAPE, Browser, browser, is_installed
 from support.serving import Server, nano_server, running
+from support.towers import build_vision_model, picture
 
+from nextn.core.load_runtime import load_runtime
+from nextn.core.server.loading import prepare
 from nextn.core.server.page import FOLDER, NAMES
+from nextn.core.server.worker import Loaded
+from nextn.core.tokenizer import load_chat_template
 
 needs_browser = pytest.mark.skipif(not is_installed(), reason="needs chromium and chromedriver")
 DONE = "return document.querySelector('#send').textContent === 'Send'"
@@ -81,6 +88,44 @@ def test_a_chat_can_be_stopped_kept_and_begun_anew(page: Browser, server: Server
     page.click("#new")
     assert page.run("return document.querySelectorAll('.message').length") == 0
     assert page.log() == []
+
+
+DROP = """
+const bytes = Uint8Array.from(atob(arguments[0]), (c) => c.charCodeAt(0));
+const dataTransfer = new DataTransfer();
+dataTransfer.items.add(new File([bytes], "a.png", { type: "image/png" }));
+const how = { bubbles: true, cancelable: true, dataTransfer };
+document.body.dispatchEvent(new DragEvent("drop", how));
+"""
+
+
+@pytest.mark.slow
+@needs_browser
+def test_an_image_is_dropped_shown_and_sent(page: Browser, tmp_path: Path) -> None:
+    found, out = build_vision_model("qwen3vl", tmp_path), BytesIO()
+    picture(90, 60).save(out, "PNG")
+
+    def load() -> Loaded:
+        runtime = load_runtime(found.text, "cpu", n_ctx=512, mmproj=found.mmproj)
+        return prepare(runtime, 2, load_chat_template(runtime.file.metadata))
+
+    with running(Server(load)) as server:
+        page.resize(1200, 800)
+        open_page(page, server)
+        page.click("#tab-chat")
+        page.type("#max-tokens", "4")
+        script = DROP.replace("arguments[0]", repr(base64.b64encode(out.getvalue()).decode()))
+        page.run(script)
+        page.wait("return document.querySelectorAll('#images img').length === 1")
+        page.resize(390, 800)
+        assert page.run("return document.documentElement.scrollWidth <= innerWidth")
+        page.resize(1200, 800)
+        page.type("#prompt", "what is it" + ENTER)
+        page.wait("return document.querySelector('.message.assistant .facts')")
+        page.wait(DONE)
+        assert page.run("return document.querySelectorAll('.message.user img').length") == 1
+        assert page.run("return document.querySelectorAll('.error, #images img').length") == 0
+        assert page.log() == []
 
 
 @pytest.mark.slow
