@@ -38,7 +38,10 @@ class Gemma3(DenseModel):
         def of_block(block: int) -> BlockTraits:
             window = windows[block]
             attention = AttentionTraits(
-                head_norms=True, window=window, scale=scale, bidirectional=True
+                head_norms=True,
+                window=window,
+                scale=scale,
+                bidirectional=block < h.n_layers,
             )
             return BlockTraits(nearby if window else everywhere, attention, ffn)
 

@@ -69,7 +69,7 @@ class Gemma4(Model):
             traits = AttentionTraits(
                 head_norms=True,
                 window=window,
-                bidirectional=is_windowed and self.is_bidirectional,
+                bidirectional=is_windowed and self.is_bidirectional and layout.block < h.n_layers,
                 head_dim=narrow if is_windowed else h.key_dim,
                 scale=1.0,
                 norms_values=True,

@@ -130,11 +130,13 @@ class HiddenStateDrafter(Speculator, SavesState):
             first = int(step.starts[b])
             cell = int(step.past[b])
             is_prompt = cell + n <= rows.n_prompt
-            if rows.n_tokens + n > MAX_WAITING:
-                self._make_room(rows, is_prompt=is_prompt)
-            rows.add(step.tokens, taps, first, n, cell)
-            if is_prompt:
-                self._catch_up(rows)
+            for at in range(0, n, MAX_WAITING):  # a piece of a prompt may be longer
+                n_more = min(MAX_WAITING, n - at)
+                if rows.n_tokens + n_more > MAX_WAITING:
+                    self._make_room(rows, is_prompt=is_prompt)
+                rows.add(step.tokens, taps, first + at, n_more, cell + at)
+                if is_prompt:
+                    self._catch_up(rows)
 
     def n_pending(self, sequence: int) -> int:
         return min(self._rows[sequence].n_tokens, MUCH)

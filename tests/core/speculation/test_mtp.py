@@ -191,6 +191,20 @@ def test_catching_up_in_one_batch_changes_no_draft(runtime: Runtime) -> None:
         assert noted.drafts[n] == always.drafts[n]
 
 
+def test_pieces_of_a_prompt_may_be_longer_than_what_waits(
+    runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokens = (prompt(runtime) * 3)[:800]
+    assert len(tokens) > 2 * MAX_WAITING
+    engine, usual = make_engine(runtime)
+    text = write(engine, tokens)
+    monkeypatch.setattr(runtime.backend, "prompt_chunk", 640)
+    engine, long = make_engine(runtime)
+    assert engine.config.chunk == 640
+    assert write(engine, tokens).tokens == text.tokens
+    assert long.drafts == usual.drafts
+
+
 def test_who_is_not_asked_for_long_forgets(runtime: Runtime, plain: Engine) -> None:
     """Only so many rows wait; then drafts go on from the recent ones."""
     tokens = prompt(runtime)

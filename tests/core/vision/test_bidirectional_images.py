@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+from support.assistant_files import write_assistant
+from support.dflash_files import write_dflash
+from support.eagle3_files import write_eagle3
 from support.gemma_towers import ROWS, SIDE
 from support.other_towers import planes_of
 from support.scripted import drain
@@ -18,6 +23,7 @@ from nextn.core.generation import GenerateParams
 from nextn.core.load_runtime import load_runtime
 from nextn.core.runtime import Runtime
 from nextn.core.sampling.params import SamplingParams
+from nextn.core.speculation.options import SpecOptions
 from nextn.core.state.embedded_rows import ImageRows, ModelPrompt
 from nextn.core.state.sizes import PREFILL_CHUNK
 from nextn.core.vision.image_encoder import image_bytes
@@ -55,7 +61,10 @@ def written(runtime: Runtime, *prompts: ModelPrompt) -> list[list[Any]]:
     """All at once, with nothing kept from before: tokens and their probabilities."""
     engine = runtime.new_engine(runtime.plan(len(prompts)))
     sequences = [engine.add(prompt, GREEDY) for prompt in prompts]
-    events = drain(engine)
+    return by_sequence(drain(engine), sequences)
+
+
+def by_sequence(events: list[Any], sequences: list[Any]) -> list[list[Any]]:
     return [
         [(e.token, e.top_logprobs) for e in events if e.sequence == each.id] for each in sequences
     ]
@@ -82,6 +91,39 @@ def test_sequences_beside_each_other(runtime: Runtime) -> None:
         prompt_behind(runtime, 80, 2),
     ]
     assert written(runtime, *prompts) == [written(runtime, prompt)[0] for prompt in prompts]
+
+
+WRITERS: dict[str, Callable[..., Any]] = {
+    "eagle3": write_eagle3, "dflash": write_dflash, "gemma4-assistant": write_assistant,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("gemma3", "draft"),
+        ("gemma3", "eagle3"),
+        ("gemma3", "dflash"),
+        ("gemma4", "gemma4-assistant"),
+        ("gemma4", "eagle3"),
+    ],
+)
+def test_drafts_behind_images_change_nothing(name: str, kind: str, tmp_path: Path) -> None:
+    found = build_vision_model(name, tmp_path)
+    drafter = found.text
+    if kind in WRITERS:
+        drafter = WRITERS[kind](tmp_path / f"{kind}.gguf", found.text).path
+    spec = SpecOptions(types=(kind,), fixed=True, draft_n_max=3)
+    with load_runtime(
+        found.text, "cpu", n_ctx=1024, mmproj=found.mmproj, spec=spec, draft=drafter
+    ) as runtime:
+        prompts = [prompt_behind(runtime, 5, 1), prompt_behind(runtime, 230, 1, 2)]
+        prompts.append(ModelPrompt([1, 2, 3]))
+        plain = [written(runtime, prompt)[0] for prompt in prompts]
+        engine = runtime.ready_engine(runtime.plan(len(prompts)))
+        sequences = [engine.add(prompt, GREEDY) for prompt in prompts]
+        assert by_sequence(drain(engine), sequences) == plain
+        assert all(each.stats.draft_n for each in sequences)
 
 
 def test_a_prefix_may_end_within_an_image(runtime: Runtime) -> None:
