@@ -6,7 +6,8 @@ import logging
 import os
 from typing import Final
 
-from .console import Console, print_error, print_record
+from .console import Console, print_error
+from .log_thread import LogThread
 
 LEVELS: Final = ("debug", "info", "warning", "error")
 _ALL: Final = "nextn"
@@ -16,18 +17,23 @@ class _ToOutput(logging.Handler):
     def __init__(self, output: Console) -> None:
         super().__init__()
         self._output = output
+        self._thread = None if output.log_level is None else LogThread()
 
     def emit(self, record: logging.LogRecord) -> None:
         # All print one line with control characters escaped: a record may quote a request.
         text = self.format(record)
-        if self._output.log_level is not None:
+        if self._thread is not None:
             self._output.clear_progress()
-            fields = getattr(record, "fields", {})
-            print_record(_level_name(record.levelno), text, fields)
+            self._thread.add(_level_name(record.levelno), text, getattr(record, "fields", {}))
         elif record.levelno >= logging.ERROR:
             print_error(text)
         else:
             self._output.remark(text)
+
+    def flush(self) -> None:
+        """Called by `logging.shutdown`."""
+        if self._thread is not None:
+            self._thread.flush()
 
 
 def show_log(output: Console) -> None:

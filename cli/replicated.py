@@ -7,11 +7,11 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-import typer
 from msgspec import Struct
 from msgspec.structs import replace
 
 from .console import Console, print_error
+from .leaving import end_server
 from .log import log_note
 from .scale_options import ScaleOptions, cpus_of, gpus_of, place_in_replica
 from .serve_options import ListenOptions, open_listeners
@@ -63,11 +63,11 @@ def serve_replicas(
     finally:
         cluster.close()
     if serving.n_signals > 1:
-        raise typer.Exit(130)
+        end_server(130, has_ended=True)
     if replicas.failure is not None:
         print_error(str(replicas.failure))
         code = replicas.failure.code
-    raise typer.Exit(code)
+    end_server(code, has_ended=True)
 
 
 class ReplicaLoader(Struct, frozen=True):

@@ -10,7 +10,7 @@ import typer
 from .console import Console
 from .flags import given_flags, given_values, running_command, takes_flags
 from .image_options import ProjectorOptions
-from .leaving import leave, leave_at_signals
+from .leaving import end_server, leave_at_signals
 from .log import show_log
 from .open_model import print_choice
 from .override_options import OverrideOptions
@@ -136,6 +136,4 @@ def finish(serving: Serving, code: int) -> NoReturn:
         code = 130
     if worker.loaded is not None and has_ended:
         worker.loaded.runtime.close()
-    if not has_ended:  # a thread in the middle of a load or of a long step cannot be stopped
-        leave(code)
-    raise typer.Exit(code)
+    end_server(code, has_ended=has_ended)

@@ -15,7 +15,7 @@ from ..core.errors import ConfigError
 from ..core.gguf.printable import printable_path
 from .console import Console
 from .flags import Values, parse_given
-from .leaving import leave, leave_at_signals
+from .leaving import end_server, leave_at_signals
 from .llama_flags import CommandLine
 from .log import log_note
 from .model_presets import EVERY, PresetLine, Sections, read_presets, shown
@@ -205,9 +205,7 @@ def serve_models(
     has_ended = serving.close(_JOIN_S)
     if serving.n_signals > 1:
         code = 130
-    if not has_ended:  # a thread in the middle of a load or of a long step cannot be stopped
-        leave(code)
-    raise typer.Exit(code)
+    end_server(code, has_ended=has_ended)
 
 
 def _some(plans: list[ModelPlan], n: int = 5) -> str:

@@ -23,8 +23,8 @@ from .prompts import check_length, read_prompts_with_images
 from .replies import JsonResponse
 from .request_bodies import EmbeddingBody, OllamaEmbedBody
 from .request_decoding import refuse
-from .request_log import note_read
 from .request_images import encode_prompt_images
+from .request_log import note_read
 from .service import Service
 from .totals import Totals
 

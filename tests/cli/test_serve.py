@@ -136,6 +136,19 @@ def test_the_end_of_a_busy_server() -> None:
         assert last["error"]["code"] == 503 if "error" in last else last["stop"]
 
 
+def test_a_log_that_nobody_reads_stops_nothing() -> None:
+    """A pipe holds 64 KiB."""
+    with serving() as (process, port):
+        for _ in range(500):
+            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=HANGS_S)
+            connection.request("GET", "/" + 190 * "x")
+            assert connection.getresponse().status == 404
+            connection.close()
+        assert ask(port, {"prompt": "a = ", "n_predict": 4}).status == 200
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(HANGS_S) == 0
+
+
 def test_two_interrupts_end_it_at_once() -> None:
     with serving("--spec-type", "none") as (process, port):
         streams = [ask_later(port, LONG) for _ in range(6)]  # two are written, four wait

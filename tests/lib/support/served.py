@@ -8,7 +8,6 @@ import re
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -49,8 +48,6 @@ def served(*args: str) -> Iterator[Served]:
             line = process.stderr.readline()
             assert line, f"it ended with {process.wait()}"
             found = READY.search(line)
-        # A server whose log is not read would stop.
-        threading.Thread(target=process.stderr.read, daemon=True).start()
         yield Served(process, int(found[1]))
     finally:
         process.kill()
