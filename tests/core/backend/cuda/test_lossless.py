@@ -62,21 +62,6 @@ def test_the_text_is_that_of_plain_decoding(family: str, tiny: Tiny, shim: None)
     assert drafted
 
 
-@pytest.mark.parametrize("family", ["granitehybrid", "lfm2", "kimi-linear"])
-@pytest.mark.slow
-def test_other_recurrences_write_what_they_do_without_drafts(
-    family: str, tiny: Tiny, shim: None
-) -> None:
-    path, drafted = tiny(family, quantise="Q8_0").path, 0
-    with load_runtime(path, "cuda", n_ctx=128, spec=OPTIONS) as runtime:
-        for how in HOW:
-            plain, _ = write(runtime.new_engine(runtime.plan(2)), how, 2)
-            got, n_drafted = write(drafting(runtime, ("ngram-simple",), 2), how, 2)
-            assert got == plain
-            drafted += n_drafted
-    assert drafted
-
-
 def test_the_text_is_that_of_plain_decoding_behind_long_prompts(
     tiny: Tiny, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -90,9 +75,17 @@ def test_the_text_is_that_of_plain_decoding_behind_long_prompts(
     assert n_drafted
 
 
-@pytest.mark.parametrize("wrong", [0, 1, 2, None])
-def test_drafts_that_are_wrong_at_each_place(wrong: int | None, tiny: Tiny, shim: None) -> None:
-    path = tiny("qwen35", quantise="Q8_0").path
+@pytest.mark.parametrize(
+    ("family", "wrong"),
+    [
+        *(("qwen35", wrong) for wrong in (0, 1, 2, None)),
+        *((family, 1) for family in ("granitehybrid", "falcon-h1", "lfm2", "kimi-linear")),
+    ],
+)
+def test_drafts_that_are_wrong_at_each_place(
+    family: str, wrong: int | None, tiny: Tiny, shim: None
+) -> None:
+    path = tiny(family, quantise="Q8_0").path
     prompt = random_tokens(9, n_vocab=256)
     with load_runtime(path, "cuda", n_ctx=128) as runtime:
         engine = runtime.new_engine(runtime.plan(1))
