@@ -1,5 +1,5 @@
-"""Lines of a server's log, written by a thread of their own: whoever reads stderr may stop reading,
-and the server goes on."""
+"""Lines of a server's log, written by a thread of their own: where stderr is not read any more, the
+server goes on."""
 
 from __future__ import annotations
 

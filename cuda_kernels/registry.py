@@ -33,7 +33,7 @@ MODULES: tuple[str, ...] = (
     "qmm",
     "qmm_moe",
     "qmm_pair",
-    "recurrence",
+    "recurrence_parts",
     "round_times",
     "spec_accept",
     "sum_rows",

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ....cuda_kernels import recurrence
+from ....cuda_kernels import recurrence_parts as parts
 from ....cuda_kernels.kernel import Array
-from ....cuda_kernels.recurrence import Columns, Convolution, LayerStep, ScanWeights
+from ....cuda_kernels.recurrence_parts import Columns, Convolution, LayerStep, ScanWeights
 from ..layers import ChannelDelta, Norm, ShortConvolution, StateSpace
 from .device_step import DeviceStep
 from .state import CudaState
@@ -35,9 +35,9 @@ class Recurrences:
         made = self._convolved(at, inputs, Convolution(layer.conv1d, layer.conv_bias, True))
         out = self._memory.rows(len(rows), s.value_width)
         weights = ScanWeights(layer.dt_bias, layer.a, layer.d)
-        recurrence.scan(self._launcher, at, made, dt, weights, out)
+        parts.scan(self._launcher, at, made, dt, weights, out)
         self._finish(out, rows, s.n_key_heads, layer.norm, is_delta=False)
-        recurrence.keep(self._launcher, at, inputs)
+        parts.keep(self._launcher, at, inputs)
         return out
 
     def channel_delta(
@@ -47,9 +47,9 @@ class Recurrences:
         made = self._convolved(at, inputs, Convolution(layer.conv1d, activated=True))
         out, beta = self._memory.rows(len(made), s.value_width), Columns(rows.inputs, s.channels)
         weights = ScanWeights(layer.dt_bias, layer.a, eps=layer.unit_eps)
-        recurrence.scan(self._launcher, at, made, beta, weights, out, rows.waits)
+        parts.scan(self._launcher, at, made, beta, weights, out, rows.waits)
         self._finish(out, rows.gates, s.n_value_heads, layer.norm, is_delta=True)
-        recurrence.keep(self._launcher, at, inputs)
+        parts.keep(self._launcher, at, inputs)
         return out
 
     def short_convolution(
@@ -58,9 +58,9 @@ class Recurrences:
         """Of rows [b | c | x]."""
         n, at = layer.shape.channels, _place(state, layer.layer, step)
         inputs = Columns(self._memory.rows(len(rows), n))
-        recurrence.products(self._launcher, rows, inputs.rows)
+        parts.products(self._launcher, rows, inputs.rows)
         out = self._convolved(at, inputs, Convolution(layer.weight), Columns(rows, n))
-        recurrence.keep(self._launcher, at, inputs)
+        parts.keep(self._launcher, at, inputs)
         return out
 
     def _convolved(
@@ -71,16 +71,14 @@ class Recurrences:
         gates: Columns | None = None,
     ) -> Array:
         out = self._memory.rows(len(inputs.rows), at.layout.channels)
-        recurrence.convolve(self._launcher, at, inputs, convolution, out, gates)
+        parts.convolve(self._launcher, at, inputs, convolution, out, gates)
         return out
 
     def _finish(
         self, out: Array, gates: Array, n_slices: int, norm: Norm | None, *, is_delta: bool
     ) -> None:
         weight, eps = (None, 0.0) if norm is None else (norm.weight, norm.eps)
-        recurrence.finish(
-            self._launcher, out, gates, n_slices, norm=weight, eps=eps, is_delta=is_delta
-        )
+        parts.finish(self._launcher, out, gates, n_slices, norm=weight, eps=eps, is_delta=is_delta)
 
 
 def _place(state: CudaState, layer: int, step: DeviceStep) -> LayerStep:

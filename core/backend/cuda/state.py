@@ -26,7 +26,7 @@ from ....cuda_kernels.page_copy import (
     page_table,
     scatter_pages,
 )
-from ....cuda_kernels.recurrence import MOST_KEY_VALUES
+from ....cuda_kernels.recurrence_parts import MOST_KEY_VALUES
 from ....cuda_kernels.state_layout import StateLayout
 from ...errors import ConfigError
 from ..interface import SlotImage, StateRoom

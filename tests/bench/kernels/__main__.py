@@ -61,7 +61,7 @@ FAMILIES: dict[str, Callable[[Sizes], Iterator[Case]]] = {
     "wide_rows": prompt_cases.between,
     "gdn_state": state_cases.states,
     "page_copy": state_cases.pages,
-    "recurrence": recurrence_cases.recurrences,
+    "recurrence_parts": recurrence_cases.recurrences,
     "moe_route": moe_cases.routing,
     "qmm_moe": moe_cases.quantised,
     "mm_moe": moe_cases.plain,

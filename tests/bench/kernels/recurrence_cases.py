@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from nextn.cuda_kernels.activate_rows import activate_rows
 from nextn.cuda_kernels.gdn_layout import GdnSequences, GdnState
-from nextn.cuda_kernels.recurrence import (
+from nextn.cuda_kernels.recurrence_parts import (
     Columns,
     Convolution,
     LayerStep,

@@ -30,8 +30,8 @@ HEAD = (
     "Generated from the tables of the code and of its tests by `tests/lib/support/models_page.py`; "
     "do not edit.",
     "A GGUF file of any architecture in the table runs on all devices and with all tensor types "
-    "([README](../README.md#what-works)); of those with recurrent layers "
-    "([recurrent.md](recurrent.md)) Qwen's alone on CUDA. Text is read and written; images are "
+    "([README](../README.md#what-works)), but `nemotron_h_moe`, which is not on CUDA "
+    "([recurrent.md](recurrent.md)). Text is read and written; images are "
     "read by those of Qwen2-VL, Qwen2.5-VL, Qwen3-VL, Qwen 3.5, Idefics3, SmolVLM, InternVL, "
     "Pixtral, Mistral Small 3, Ministral 3, Gemma 3 and Gemma 4 with their mmproj file "
     "(`--mmproj`), on the CPU and `torch`; of others that see images the text part runs. "

@@ -1,4 +1,4 @@
-"""Recurrences that have no fused kernel, in parts (`recurrence.cu`): Mamba-2, Kimi's delta
+"""Recurrences that have no fused kernel, in parts (`recurrence_parts.cu`): Mamba-2, Kimi's delta
 attention and convolutions alone."""
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from .state_layout import StateLayout
 
 THREADS, SCAN_WARPS, FINISH_THREADS = 256, 4, 128
 MOST_KEY_VALUES = 256  # of a key
-SOURCE = Source("recurrence.cu")
+SOURCE = Source("recurrence_parts.cu")
 
 
 def _kernel(name: str, reference: str, threads: int = THREADS, shared: int = 0) -> Kernel:
