@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F  # noqa: N812 - its usual name
 
 from .network_parts import product_type
 
@@ -20,8 +21,19 @@ CLOSENESS = 3.0  # how soon the share of the cross entropy falls where both agre
 
 
 def frozen_logits(rows: Tensor, head: Tensor) -> Tensor:
-    dtype = product_type(rows)
-    return rows.to(dtype) @ head.to(dtype).T
+    """Of rows (..., D): in pieces, so that all products have one shape."""
+    dtype, flat = product_type(rows), rows.flatten(0, -2)
+    whole, weights = _whole(flat.to(dtype)), head.to(dtype).T
+    logits = rows.new_empty(len(whole), len(head), dtype=dtype)
+    for part, out in zip(whole.split(LOGIT_ROWS), logits.split(LOGIT_ROWS), strict=True):
+        torch.mm(part, weights, out=out)
+    made: Tensor = logits[: len(flat)].unflatten(0, rows.shape[:-1])
+    return made
+
+
+def _whole(rows: Tensor) -> Tensor:
+    """With zeros up to a multiple of the rows that go through the head at once."""
+    return F.pad(rows, (0, 0) * (rows.ndim - 1) + (0, -len(rows) % LOGIT_ROWS))
 
 
 def draft_loss(
@@ -45,13 +57,15 @@ class _DraftLoss(torch.autograd.Function):
     def forward(
         ctx: Any, rows: Tensor, head: Tensor, wanted: Tensor, shares: Tensor, of_acceptance: bool
     ) -> Tensor:
-        of_rows, total = torch.empty_like(rows), torch.zeros((), device=rows.device)
+        n, total = len(rows), torch.zeros((), device=rows.device)
+        rows, wanted, shares = map(_whole, (rows, wanted, shares))
+        of_rows = torch.empty_like(rows)
         parts = (x.split(LOGIT_ROWS) for x in (rows, wanted, shares, of_rows))
         for part, aim, share, of_part in zip(*parts, strict=True):
             loss, of_logits = _row_losses(part @ head.T, aim, share, of_acceptance)
             total += loss
             torch.mm(of_logits, head, out=of_part)
-        ctx.save_for_backward(of_rows)
+        ctx.save_for_backward(of_rows[:n])
         return total
 
     @staticmethod

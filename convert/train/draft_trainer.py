@@ -13,7 +13,6 @@ import numpy as np
 import torch
 from msgspec import Struct
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 
 from ...core.errors import ConfigError
 from .draft_export import DraftingNetwork
@@ -24,6 +23,7 @@ from .training_schedule import Clock, TrainingBudget
 from .training_target import TrainingTarget
 
 ROWS = 4  # texts of a batch
+LENGTHS = 64  # texts have a multiple of it
 N_HELD_OUT = 64  # texts
 MAX_GRADIENT = 5.0
 REPORT_EVERY, SAVE_EVERY = 25, 500  # steps
@@ -61,10 +61,14 @@ def batches(texts: Sequence[ReadText], rows: int, seed: int, n_skipped: int = 0)
 
 
 def joined(texts: Sequence[ReadText]) -> Batch:
-    tokens = pad_sequence([text.tokens for text in texts], batch_first=True)
-    rows = [text.features.float() / text.scale for text in texts]
-    features = pad_sequence(rows, batch_first=True)
+    """Padded to few lengths: products of every new shape take time and memory of their own."""
     sizes = torch.tensor([len(text.tokens) for text in texts])
+    length = -(-int(sizes.max()) // LENGTHS) * LENGTHS
+    tokens = torch.zeros(len(texts), length, dtype=torch.long)
+    features = torch.zeros(len(texts), length, texts[0].features.shape[1])
+    for i, text in enumerate(texts):
+        tokens[i, : sizes[i]] = text.tokens
+        features[i, : sizes[i]] = text.features.float() / text.scale
     return Batch(tokens, features, sizes, torch.tensor([text.first for text in texts]))
 
 
