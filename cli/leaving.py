@@ -22,7 +22,7 @@ def leave_at_signals() -> None:
 
 def end_server(code: int, *, has_ended: bool) -> NoReturn:
     """`has_ended`: whether all of its threads have. One in the middle of a load, of a long step, or
-    of a line that nobody reads cannot be stopped."""
+    of a line that is not read cannot be stopped."""
     logging.shutdown()
     if LogThread.is_stuck or not has_ended:
         leave(code)
