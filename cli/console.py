@@ -103,7 +103,7 @@ class Console:
         elif self._redraws:
             self._progress_open = True
             line = f"{one_line(stage)} {done:4.0%}" if done else one_line(stage)
-            _write_stderr(_ERASE_LINE + line[: columns() - 1])
+            write_stderr(_ERASE_LINE + line[: columns() - 1])
         elif is_new and not self.quiet and (self.verbose or stage.startswith("compiling")):
             _write_line(stage, "")
 
@@ -111,7 +111,7 @@ class Console:
         """Print which colour stands for which drafter."""
         if not self.quiet:
             names = [_styled(one_line(name), colour) for name, colour in colours.items()]
-            _write_stderr(_styled("drafted by", DIM) + f" {', '.join(names)}\n")
+            write_stderr(_styled("drafted by", DIM) + f" {', '.join(names)}\n")
 
     @contextmanager
     def cleared(self) -> Iterator[None]:
@@ -124,7 +124,7 @@ class Console:
     def clear_progress(self) -> None:
         if self._progress_open:
             self._progress_open = False
-            _write_stderr(_ERASE_LINE)
+            write_stderr(_ERASE_LINE)
 
     def note(self, line: str) -> None:
         """Print a line on stderr with --verbose only."""
@@ -157,18 +157,21 @@ def print_failure(line: str) -> None:
     _write_line(line, _RED, level="error")
 
 
-def print_record(level: str, message: str, fields: Mapping[str, Any]) -> None:
-    """A record of a server's log: time, level, message and `fields`."""
+def log_record(level: str, message: str, fields: Mapping[str, Any]) -> str:
+    """A record of a server's log: time, level, message and `fields`. It goes into the file of
+    --log-file; what stderr gets is returned."""
     if _JSON_LINES:
-        _write_object(level, message, fields)
-        return
+        line = _object_line(level, message, fields)
+        _write_logs(line)
+        return line
     pairs = [
         f"{name}={_plain(value)}"
         for name, value in fields.items()
         if value is not None and name not in _IN_MESSAGE
     ]
-    style = DIM if level in ("debug", "info") else ""
-    _write_line(" ".join([_time(), f"{level:<7}", message, *pairs]), style)
+    line = one_line(" ".join([_time(), f"{level:<7}", message, *pairs]))
+    _write_logs(f"{line}\n")
+    return (_styled(line, DIM) if level in ("debug", "info") else line) + "\n"
 
 
 def open_log(path: Path | None, *, as_json: bool = False) -> None:
@@ -184,12 +187,12 @@ def open_log(path: Path | None, *, as_json: bool = False) -> None:
 
 def print_prompt(text: str) -> None:
     """Print an input prompt on stderr, where stdout is not for it."""
-    _write_stderr(text)
+    write_stderr(text)
 
 
 def print_help(text: str) -> None:
     """Print help on stderr after an incomplete command line."""
-    _write_stderr(text + "\n")
+    write_stderr(text + "\n")
 
 
 def print_page(text: str) -> None:
@@ -235,17 +238,17 @@ def _write_line(
 ) -> None:
     """On stderr, and in the file of --log-file."""
     if _JSON_LINES:
-        _write_object(level, text, {})
+        line = _object_line(level, text, {})
+        write_stderr(line)
+        _write_logs(line)
         return
     line = one_line(text)
-    _write_stderr(before + (_styled(line, style) if style else line) + "\n")
+    write_stderr(before + (_styled(line, style) if style else line) + "\n")
     _write_logs(f"{logged_before}{line}\n")
 
 
-def _write_object(level: str, message: str, fields: Mapping[str, Any]) -> None:
-    line = json.dumps({"time": _time(), "level": level, "message": message, **fields}) + "\n"
-    _write_stderr(line)
-    _write_logs(line)
+def _object_line(level: str, message: str, fields: Mapping[str, Any]) -> str:
+    return json.dumps({"time": _time(), "level": level, "message": message, **fields}) + "\n"
 
 
 def _write_logs(line: str) -> None:
@@ -267,7 +270,7 @@ def _plain(value: object) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def _write_stderr(text: str) -> None:
+def write_stderr(text: str) -> None:
     with suppress(OSError, ValueError):  # a closed stderr is not reported
         sys.stderr.write(text)
         sys.stderr.flush()

@@ -6,7 +6,7 @@ import logging
 import os
 from typing import Final
 
-from .console import Console, print_error
+from .console import Console, log_record, print_error
 from .log_thread import LogThread
 
 LEVELS: Final = ("debug", "info", "warning", "error")
@@ -24,7 +24,8 @@ class _ToOutput(logging.Handler):
         text = self.format(record)
         if self._thread is not None:
             self._output.clear_progress()
-            self._thread.add(_level_name(record.levelno), text, getattr(record, "fields", {}))
+            fields = getattr(record, "fields", {})
+            self._thread.add(log_record(_level_name(record.levelno), text, fields))
         elif record.levelno >= logging.ERROR:
             print_error(text)
         else:

@@ -1,20 +1,17 @@
-"""Lines of a server's log, written by a thread of their own: where stderr is not read any more, the
-server goes on."""
+"""Lines of a server's log on stderr, written by a thread of their own: where stderr is not read any
+more, the server goes on."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 from queue import Empty, Full, Queue
 from threading import Thread
-from typing import Any, Final
+from typing import Final
 
-from .console import print_record
+from .console import log_record, write_stderr
 
 MOST_WAITING: Final = 10_000
 _LONGEST_FLUSH_S: Final = 1.0
-
-Line = tuple[str, str, Mapping[str, Any]]  # level, message, fields
 
 
 class LogThread:
@@ -22,15 +19,15 @@ class LogThread:
 
     def __init__(self, n_lines: int = MOST_WAITING) -> None:
         """`n_lines`: that may wait; those that come then are lost, and counted."""
-        self._lines: Queue[Line] = Queue(n_lines)
+        self._lines: Queue[str] = Queue(n_lines)
         self._n_lost = 0
         self._thread = Thread(target=self._run, name="log", daemon=True)
 
-    def add(self, level: str, message: str, fields: Mapping[str, Any]) -> None:
+    def add(self, line: str) -> None:
         if self._thread.ident is None:
             self._thread.start()
         try:
-            self._lines.put_nowait((level, message, fields))
+            self._lines.put_nowait(line)
         except Full:
             self._n_lost += 1
 
@@ -52,13 +49,14 @@ class LogThread:
             except Empty:
                 self._say_what_was_lost()
 
-    def _write(self, line: Line) -> None:
+    def _write(self, line: str) -> None:
         try:
-            print_record(*line)
+            write_stderr(line)
         finally:
             self._lines.task_done()
 
     def _say_what_was_lost(self) -> None:
         n, self._n_lost = self._n_lost, 0
         if n:
-            print_record("warning", f"{n} lines of the log were lost: stderr was not read", {})
+            lost = f"{n} lines of the log were lost here: stderr was not read"
+            write_stderr(log_record("warning", lost, {}))
