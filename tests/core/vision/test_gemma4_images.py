@@ -95,13 +95,16 @@ def with_limits_of_each_row(tensors: dict[str, Any]) -> None:
     tensors["v.blk.0.attn_q.input_max"] = np.zeros(32, np.float32)
 
 
+SCALE = "clip.vision.projector.scale_factor"  # which llama.cpp's files leave out
+
+
 def test_a_broken_file_is_refused(vision: TinyVisionModel, tmp_path: Path) -> None:
     broken: list[tuple[dict[str, Any], str]] = [
         ({"tensors": without_a_norm}, "missing tensors: v.blk.1.attn_post_norm.weight"),
         ({"tensors": with_a_flat_table}, r"v.position_embd.weight has shape \(192, 32\), expected"),
         ({"tensors": without_scale}, "missing tensors: v.std_scale"),
         ({"tensors": with_limits_of_each_row}, r"attn_q.input_max has shape \(32,\), expected"),
-        ({"scale_factor": 0}, "clip.vision.projector.scale_factor"),
+        ({SCALE: 0}, SCALE),
     ]
     write: Callable[..., None] = write_mmproj
     for edits, message in broken:

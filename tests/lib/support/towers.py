@@ -319,14 +319,14 @@ def tower_keys(case: TowerCase, hf: Any) -> Config:
 
 
 def write_mmproj(path: Path, case: TowerCase, hf: Any, kind: str = "F32", **edits: Any) -> None:
-    """`edits`: keys by their last word, or None to leave one out; `tensors`: a function that may
-    change these."""
+    """`edits`: keys by their last word, or whole ones that are not there; None leaves one out.
+    `tensors`: a function that may change these."""
     tensors, keys = case.family.tensors(case, hf), tower_keys(case, hf)
     change = edits.pop("tensors", None)
     if change is not None:
         change(tensors)
     for word, value in edits.items():
-        keys[next(key for key in keys if key.endswith(f".{word}"))] = value
+        keys[next((key for key in keys if key.endswith(f".{word}")), word)] = value
     writer = gguf.GGUFWriter(path, "clip")
     for key, value in keys.items():
         add_key(writer, key, value)
