@@ -214,10 +214,12 @@ def test_a_drafter_goes_on_from_an_earlier_one(
             before, after = (file.tensors[name].floats() for file in (earlier, ours))
             moved = np.linalg.norm(after - before) / np.linalg.norm(before)
             assert moved < 0.05, (name, moved)
+    capsys.readouterr()
     assert train(tiny("gemma3").path, tmp_path / "x.gguf", *more) == 1
-    refused(capsys, "--start-from", trained.path.name)
+    refused(capsys, "--start-from", trained.path.name, "that of drafters for this model")
     assert train(trained.model, tmp_path / "y.gguf", "--start-from", trained.model) == 1
     refused(capsys, "--start-from", "did not train it")
+    assert not (tmp_path / "y.gguf.work").exists()
     assert train(trained.model, tmp_path / "z.gguf", "--start-from", tmp_path / "none") == 2
     refused(capsys, "there is no file")
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from safetensors.torch import load_file, save_file
 from support.converting import check_line, convert, plan
-from support.towers import TinyVisionModel, build_vision_model
+from support.towers import TinyVisionModel
 
 from nextn.core.backend import create_backend
 from nextn.core.errors import ModelError
@@ -20,18 +20,6 @@ from nextn.core.vision.load_images import load_images
 from nextn.core.vision.mmproj_options import MmprojOptions
 
 Build = Callable[[str], TinyVisionModel]
-
-
-@pytest.fixture(scope="module")
-def vision(tmp_path_factory: pytest.TempPathFactory) -> Build:
-    made: dict[str, TinyVisionModel] = {}
-
-    def build(name: str) -> TinyVisionModel:
-        if name not in made:
-            made[name] = build_vision_model(name, tmp_path_factory.mktemp(name))
-        return made[name]
-
-    return build
 
 
 def edited(found: TinyVisionModel, folder: Path, file: str, edits: dict[str, Any]) -> Path:

@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from support.converting import check_line, convert, plan
 from support.gemma_towers import GEMMA_TOWERS
 from support.other_towers import OTHER_TOWERS
-from support.towers import TOWERS, TinyVisionModel, build_vision_model
+from support.towers import TOWERS, TinyVisionModel
 
 from nextn.cli.app import run
 from nextn.core.backend import create_backend
@@ -25,18 +25,6 @@ from nextn.core.vision.mmproj_options import MmprojOptions
 
 Capture = pytest.CaptureFixture[str]
 Config = dict[str, Any]
-
-
-@pytest.fixture(scope="module")
-def vision(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], TinyVisionModel]:
-    made: dict[str, TinyVisionModel] = {}
-
-    def build(name: str) -> TinyVisionModel:
-        if name not in made:
-            made[name] = build_vision_model(name, tmp_path_factory.mktemp(name))
-        return made[name]
-
-    return build
 
 
 @pytest.mark.parametrize("name", TOWERS | OTHER_TOWERS | GEMMA_TOWERS)

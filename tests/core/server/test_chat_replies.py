@@ -8,12 +8,7 @@ from typing import Any
 
 import openai
 import pytest
-from support.serving import Server, nano_server, running
-
-from nextn.core import load, nano
-from nextn.core.server.loading import prepare
-from nextn.core.server.worker import Loaded
-from nextn.core.tokenizer import ChatTemplate
+from support.serving import Server, running, templated_server
 
 QWEN = (
     "{% if tools %}<tool_call>{{ tools | tojson }}{% endif %}{% for m in messages %}"
@@ -41,12 +36,7 @@ NOW: dict[str, Any] = {"type": "function", "function": {"name": "now"}}
 
 @pytest.fixture(scope="module")
 def qwen() -> Iterator[Server]:
-    def make() -> Loaded:
-        return prepare(load(nano.path(), "cpu"), 2, ChatTemplate(QWEN))
-
-    server = nano_server(template_kwargs=(("enable_thinking", False),))
-    server.worker._load = make
-    with running(server):
+    with running(templated_server(QWEN, template_kwargs=(("enable_thinking", False),))) as server:
         yield server
 
 

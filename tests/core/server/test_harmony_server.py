@@ -11,21 +11,19 @@ import openai
 import pytest
 from support.harmony_replies import FINAL, JSON, PREAMBLE, SAID, THOUGHT, TO
 from support.harmony_template import HARMONY
-from support.serving import Server, nano_server, running
+from support.serving import Server, running, templated_server
 from support.vocab import tokenizer_metadata
 
 from nextn.core import load, nano
 from nextn.core.generation import GenerateParams
 from nextn.core.sampling.grammar import Grammars
 from nextn.core.server.chat_prompt import ChatPrompt
-from nextn.core.server.loading import prepare
 from nextn.core.server.reply import find_call_style
 from nextn.core.server.reply_rules import bind
 from nextn.core.server.request_bodies import ChatBody
 from nextn.core.server.request_decoding import decode
 from nextn.core.server.tools import read_tools
-from nextn.core.server.worker import Loaded
-from nextn.core.tokenizer import ChatTemplate, load_tokenizer
+from nextn.core.tokenizer import load_tokenizer
 from nextn.core.tokenizer.thinking import find_thinking_texts
 
 MARKS = [
@@ -53,12 +51,7 @@ def forced(text: str) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def oss() -> Iterator[Server]:
-    def make() -> Loaded:
-        return prepare(load(nano.path(), "cpu"), 2, ChatTemplate(HARMONY))
-
-    server = nano_server()
-    server.worker._load = make
-    with running(server):
+    with running(templated_server(HARMONY)) as server:
         yield server
 
 

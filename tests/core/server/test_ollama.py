@@ -8,13 +8,10 @@ from typing import Any
 
 import ollama
 import pytest
-from support.serving import Server, nano_server, running, wait_until
+from support.serving import Server, nano_server, running, templated_server, wait_until
 
-from nextn.core import load, nano
-from nextn.core.server.loading import prepare
 from nextn.core.server.ollama import OllamaFormat
-from nextn.core.server.worker import SLEEPING, Loaded
-from nextn.core.tokenizer import ChatTemplate
+from nextn.core.server.worker import SLEEPING
 
 TEMPLATE = (
     "{% if tools %}<tool_call>{{ tools | tojson }}{% endif %}{% for m in messages %}"
@@ -36,12 +33,7 @@ GREEDY: Any = {"temperature": 0, "num_predict": 12}
 
 @pytest.fixture(scope="module")
 def chatty() -> Iterator[Server]:
-    def make() -> Loaded:
-        return prepare(load(nano.path(), "cpu"), 2, ChatTemplate(TEMPLATE))
-
-    server = nano_server(alias=("mine",), writes_text=False)
-    server.worker._load = make
-    with running(server):
+    with running(templated_server(TEMPLATE, alias=("mine",), writes_text=False)) as server:
         yield server
 
 

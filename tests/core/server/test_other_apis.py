@@ -8,13 +8,9 @@ from typing import Any
 
 import openai
 import pytest
-from support.serving import Server, nano_server, running
+from support.serving import Server, running, templated_server
 
-from nextn.core import load, nano
 from nextn.core.server.api_errors import ApiError
-from nextn.core.server.loading import prepare
-from nextn.core.server.worker import Loaded
-from nextn.core.tokenizer import ChatTemplate
 
 TEMPLATE = (
     "{% if tools %}<tool_call>{{ tools | tojson }}{% endif %}{% for m in messages %}"
@@ -29,12 +25,7 @@ NOW: dict[str, Any] = {"name": "now", "description": "the time"}
 
 @pytest.fixture(scope="module")
 def chatty() -> Iterator[Server]:
-    def make() -> Loaded:
-        return prepare(load(nano.path(), "cpu"), 2, ChatTemplate(TEMPLATE))
-
-    server = nano_server()
-    server.worker._load = make
-    with running(server):
+    with running(templated_server(TEMPLATE)) as server:
         yield server
 
 

@@ -166,3 +166,4 @@ def test_a_key_is_asked_for(page: Browser, tmp_path: Path) -> None:
         page.wait("return document.querySelector('#key-dialog').open")
         page.type("#key", "secret" + ENTER)
         page.wait("return document.querySelectorAll('#drafters input').length > 0")
+        assert not page.run("return document.querySelector('#key-dialog').open")

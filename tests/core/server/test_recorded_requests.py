@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from support.network_drafts import N_CTX, Tiny
-from support.serving import nano_server, running
+from support.serving import nano_server, running, wait_until
 
 from nextn.convert.train.own_texts import store_texts
 from nextn.convert.train.text_store import TextStore
@@ -62,6 +62,18 @@ def test_the_oldest_files_leave(tmp_path: Path) -> None:
     assert len(kept) > 10
 
 
+def test_files_that_others_remove_are_begun_anew(tmp_path: Path) -> None:
+    """Several servers may share a folder."""
+    recorder = RequestRecorder(tmp_path, 1 << 20)
+    recorder.add([1] * 9, 3, "model")
+    wait_until(lambda: bool(recorded(tmp_path)))
+    for file in tmp_path.iterdir():
+        file.unlink()
+    recorder.add([2] * 9, 3, "model")
+    recorder.close()
+    assert [each["tokens"][0] for each in recorded(tmp_path)] == [2]
+
+
 def test_a_training_reads_them(tiny: Tiny, tmp_path: Path) -> None:
     """An answer far behind the beginning of its prompt keeps some of it before itself."""
     with load_runtime(tiny("llama").path, "cpu", n_ctx=N_CTX, spec=NO_SPECULATION) as runtime:
@@ -86,5 +98,5 @@ def test_a_training_reads_them(tiny: Tiny, tmp_path: Path) -> None:
 
 def test_folders_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(ConfigError, match=r"--record .*file"):
+    with pytest.raises(ConfigError, match=r"--record .*file: this is not a folder"):
         RequestRecorder(tmp_path / "file", 1000)

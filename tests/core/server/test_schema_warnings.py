@@ -7,12 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from support.serving import Server, nano_server, running
-
-from nextn.core import load, nano
-from nextn.core.server.loading import prepare
-from nextn.core.server.worker import Loaded
-from nextn.core.tokenizer import ChatTemplate
+from support.serving import Server, running, templated_server
 
 TEMPLATE = (
     "{% if tools %}<tool_call>{{ tools | tojson }}{% endif %}"
@@ -29,13 +24,7 @@ FORM = {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}}
 @pytest.fixture(scope="module")
 def caller() -> Iterator[Server]:
     """A chat model with tools."""
-
-    def make() -> Loaded:
-        return prepare(load(nano.path(), "cpu"), 2, ChatTemplate(TEMPLATE))
-
-    server = nano_server()
-    server.worker._load = make
-    with running(server):
+    with running(templated_server(TEMPLATE)) as server:
         yield server
 
 

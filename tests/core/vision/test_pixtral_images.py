@@ -9,15 +9,17 @@ from typing import Any
 import numpy as np
 import pytest
 from support.other_towers import planes_of
-from support.towers import TinyVisionModel, build_vision_model, picture, write_mmproj
+from support.towers import (
+    TinyVisionModel,
+    build_vision_model,
+    cpu_encoder,
+    picture,
+    write_mmproj,
+)
 
-from nextn.core.backend import create_backend
 from nextn.core.errors import ModelError
-from nextn.core.gguf.reader import open_gguf
 from nextn.core.vision.image_encoder import ImageEncoder
 from nextn.core.vision.image_file import ImageSize
-from nextn.core.vision.load_images import load_images
-from nextn.core.vision.mmproj_options import MmprojOptions
 from nextn.core.vision.pixels import PixelBudget
 from nextn.core.vision.projectors.pixtral import PixtralProjector
 
@@ -35,12 +37,7 @@ def vision(
 
 @pytest.fixture(scope="module")
 def encoder(vision: TinyVisionModel) -> ImageEncoder:
-    return opened(vision, vision.mmproj)
-
-
-def opened(found: TinyVisionModel, path: Path) -> ImageEncoder:
-    with open_gguf(found.text) as model:
-        return load_images(MmprojOptions(path), model, create_backend("cpu", 1))
+    return cpu_encoder(vision, vision.mmproj)
 
 
 def test_sizes_are_those_of_transformers(encoder: ImageEncoder) -> None:
@@ -101,5 +98,5 @@ def test_a_broken_file_is_refused(vision: TinyVisionModel, tmp_path: Path) -> No
     for edits, message in broken:
         write(tmp_path / "mmproj.gguf", vision.case, vision.hf, **edits)
         with pytest.raises(ModelError, match=message) as caught:
-            opened(vision, tmp_path / "mmproj.gguf")
+            cpu_encoder(vision, tmp_path / "mmproj.gguf")
         assert "\n" not in str(caught.value)

@@ -24,6 +24,7 @@ from .towers import (
     Tensors,
     TowerCase,
     TowerFamily,
+    size_keys,
 )
 
 SIDE, ROWS = 96, 36  # pixels of an image, and its rows
@@ -65,12 +66,7 @@ class Gemma3Family(TowerFamily):
         vision = hf.config.vision_config
         return {
             "clip.use_gelu": True,
-            "clip.vision.embedding_length": vision.hidden_size,
-            "clip.vision.feed_forward_length": vision.intermediate_size,
-            "clip.vision.block_count": vision.num_hidden_layers,
-            "clip.vision.attention.head_count": vision.num_attention_heads,
-            "clip.vision.attention.layer_norm_epsilon": vision.layer_norm_eps,
-            "clip.vision.image_size": vision.image_size,
+            **size_keys(vision, vision.layer_norm_eps, vision.image_size),
             "clip.vision.projector.scale_factor": 2,
         }
 
@@ -136,12 +132,7 @@ class Gemma4Family(TowerFamily):
         vision = hf.config.vision_config
         return {
             "clip.use_gelu": True,
-            "clip.vision.embedding_length": vision.hidden_size,
-            "clip.vision.feed_forward_length": vision.intermediate_size,
-            "clip.vision.block_count": vision.num_hidden_layers,
-            "clip.vision.attention.head_count": vision.num_attention_heads,
-            "clip.vision.attention.layer_norm_epsilon": vision.rms_norm_eps,
-            "clip.vision.image_size": 224,
+            **size_keys(vision, vision.rms_norm_eps, 224),
         }
 
     def inputs(self, images: Sequence[Prepared]) -> dict[str, torch.Tensor]:

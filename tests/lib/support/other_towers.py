@@ -27,6 +27,7 @@ from .towers import (
     Tensors,
     TowerCase,
     TowerFamily,
+    size_keys,
 )
 
 IMAGENET_MEAN, IMAGENET_STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
@@ -116,12 +117,7 @@ class Idefics3Family(TowerFamily):
         vision = hf.config.vision_config
         return {
             "clip.use_gelu": True,
-            "clip.vision.embedding_length": vision.hidden_size,
-            "clip.vision.feed_forward_length": vision.intermediate_size,
-            "clip.vision.block_count": vision.num_hidden_layers,
-            "clip.vision.attention.head_count": vision.num_attention_heads,
-            "clip.vision.attention.layer_norm_epsilon": vision.layer_norm_eps,
-            "clip.vision.image_size": vision.image_size,
+            **size_keys(vision, vision.layer_norm_eps, vision.image_size),
             "clip.vision.preproc_image_size": 2 * vision.image_size,
             "clip.vision.projector.scale_factor": hf.config.scale_factor,
         }
@@ -164,12 +160,7 @@ class PixtralFamily(TowerFamily):
         vision = hf.config.vision_config
         return {
             "clip.use_silu": True,
-            "clip.vision.embedding_length": vision.hidden_size,
-            "clip.vision.feed_forward_length": vision.intermediate_size,
-            "clip.vision.block_count": vision.num_hidden_layers,
-            "clip.vision.attention.head_count": vision.num_attention_heads,
-            "clip.vision.attention.layer_norm_epsilon": 1e-5,
-            "clip.vision.image_size": vision.image_size,
+            **size_keys(vision, 1e-5, vision.image_size),
         }
 
     def inputs(self, images: Sequence[Prepared]) -> dict[str, torch.Tensor]:
@@ -222,12 +213,7 @@ class InternVlFamily(TowerFamily):
         vision = hf.config.vision_config
         return {
             "clip.use_gelu": True,
-            "clip.vision.embedding_length": vision.hidden_size,
-            "clip.vision.feed_forward_length": vision.intermediate_size,
-            "clip.vision.block_count": vision.num_hidden_layers,
-            "clip.vision.attention.head_count": vision.num_attention_heads,
-            "clip.vision.attention.layer_norm_epsilon": vision.layer_norm_eps,
-            "clip.vision.image_size": vision.image_size[0],
+            **size_keys(vision, vision.layer_norm_eps, vision.image_size[0]),
             "clip.vision.patch_size": vision.patch_size[0],
             "clip.vision.projector.scale_factor": 2,
         }

@@ -22,7 +22,7 @@ from nextn.core.server.settings import ServerSettings
 from nextn.core.server.sockets import open_socket
 from nextn.core.server.worker import LOADING, Loaded, worker_for
 from nextn.core.speculation.options import BY_DEFAULT, SpecOptions
-from nextn.core.tokenizer import load_chat_template
+from nextn.core.tokenizer import ChatTemplate, load_chat_template
 
 HANGS_S = 120  # no test judges by the clock: what takes so long never comes
 SETTINGS = ServerSettings(with_metrics=True, writes_text=True)
@@ -131,6 +131,15 @@ def nano_server(
     """Of the bundled model; `how` it is loaded."""
 
     return Server(lambda: load_nano(n, spec, cache_ram, how), settings, **more)
+
+
+def templated_server(template: str, **more: Any) -> Server:
+    """Of the bundled model, as if its file had this chat template."""
+
+    def make() -> Loaded:
+        return prepare(load(nano.path(), "cpu"), 2, ChatTemplate(template))
+
+    return Server(make, SETTINGS, **more)
 
 
 def load_nano(

@@ -15,8 +15,13 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 
+from nextn.core.backend import create_backend
 from nextn.core.backend.layers import Floats
+from nextn.core.gguf.reader import open_gguf
+from nextn.core.vision.image_encoder import ImageEncoder
 from nextn.core.vision.image_prompt import PlacedImage
+from nextn.core.vision.load_images import load_images
+from nextn.core.vision.mmproj_options import MmprojOptions
 from nextn.core.vision.pixels import ImagePlan
 from nextn.core.vision.projector import PreparedImage
 
@@ -303,6 +308,24 @@ def add_marks(folder: Path, marks: dict[int, str]) -> None:
         for i, text in marks.items()
     ]  # fmt: skip
     path.write_text(json.dumps(definition))
+
+
+def size_keys(vision: Any, eps: float, image_size: int) -> Config:
+    """Of towers whose configurations name sizes as SigLIP's does."""
+    return {
+        "clip.vision.embedding_length": vision.hidden_size,
+        "clip.vision.feed_forward_length": vision.intermediate_size,
+        "clip.vision.block_count": vision.num_hidden_layers,
+        "clip.vision.attention.head_count": vision.num_attention_heads,
+        "clip.vision.attention.layer_norm_epsilon": eps,
+        "clip.vision.image_size": image_size,
+    }
+
+
+def cpu_encoder(found: TinyVisionModel, path: Path) -> ImageEncoder:
+    """Of an mmproj file for the text model of `found`."""
+    with open_gguf(found.text) as model:
+        return load_images(MmprojOptions(path), model, create_backend("cpu", 1))
 
 
 def tower_keys(case: TowerCase, hf: Any) -> Config:
