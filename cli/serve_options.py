@@ -274,20 +274,10 @@ def build_settings(  # noqa: PLR0913 - groups of flags
 ) -> ServerSettings:
     """The settings that the flags make; a wrong flag is a usage error."""
     from ..core.server.settings import ServerSettings
-    from ..core.server.slot_folder import check_folder
 
-    if not _parts(listen.host):
-        raise typer.BadParameter("--host must name an address")
-    if listen.parallel == 0:
-        raise typer.BadParameter("--parallel must be at least 1, or -1, got 0")
-    for path in (listen.ssl_key_file, listen.ssl_cert_file):
-        if path is not None and not path.is_file():
-            raise FileNotFoundError(2, "no such file", str(path))
+    _check_listening(listen)
     with flag_errors():
-        if cache.slot_save_path is not None:
-            check_folder(cache.slot_save_path)
-        if limits.record_all and limits.record is None:
-            raise typer.BadParameter("--record-all needs --record DIR")
+        _check_folders(limits, cache)
         return ServerSettings(
             hosts=_parts(listen.host),
             api_keys=read_keys(listen),
@@ -326,6 +316,28 @@ def build_settings(  # noqa: PLR0913 - groups of flags
             ssl_key=_path(listen.ssl_key_file),
             ssl_cert=_path(listen.ssl_cert_file),
         )
+
+
+def _check_listening(listen: ListenOptions) -> None:
+    if not _parts(listen.host):
+        raise typer.BadParameter("--host must name an address")
+    if listen.parallel == 0:
+        raise typer.BadParameter("--parallel must be at least 1, or -1, got 0")
+    for path in (listen.ssl_key_file, listen.ssl_cert_file):
+        if path is not None and not path.is_file():
+            raise FileNotFoundError(2, "no such file", str(path))
+
+
+def _check_folders(limits: LimitOptions, cache: CacheOptions) -> None:
+    from ..core.server.request_recorder import check_record_folder
+    from ..core.server.slot_folder import check_folder
+
+    if cache.slot_save_path is not None:
+        check_folder(cache.slot_save_path)
+    if limits.record is not None:
+        check_record_folder(limits.record)
+    elif limits.record_all:
+        raise typer.BadParameter("--record-all needs --record DIR")
 
 
 def settings_remarks(settings: ServerSettings) -> list[str]:

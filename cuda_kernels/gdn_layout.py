@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from functools import cache
 
 from .kernel import Argument, Array
 from .shapes import require_shape
@@ -29,15 +30,7 @@ class GdnShape:
             raise ValueError(f"heads of {self.head_dim} values; there are kernels for {HEAD_DIMS}")
         if self.kernel not in CONV_WIDTHS:
             raise ValueError(f"a convolution over {self.kernel} rows; 2 to 8 are supported")
-        if self.n_value_heads % self.n_key_heads:
-            raise ValueError(
-                f"{self.n_value_heads} value heads cannot share {self.n_key_heads} key heads"
-            )
-        if self.ring_rows < self.rows_needed(self.window):
-            raise ValueError(
-                f"a ring of {self.ring_rows} rows; a window of {self.window} needs "
-                f"{self.rows_needed(self.window)}"
-            )
+        _ = self.layout  # which refuses what fits no recurrence
 
     @property
     def value_width(self) -> int:
@@ -55,7 +48,7 @@ class GdnShape:
     @property
     def state_values(self) -> int:
         """Of a slot and layer."""
-        return self.value_width * self.head_dim
+        return self.layout.state_values
 
     @property
     def factor_values(self) -> int:
@@ -63,16 +56,21 @@ class GdnShape:
         return (self.n_key_heads + self.n_value_heads) * self.head_dim + self.n_value_heads
 
     def rows_needed(self, n_rows: int) -> int:
-        """Of the ring, where a sequence has up to `n_rows` rows in a step."""
-        return max(n_rows, self.window) + self.kernel - 1
+        return self.layout.rows_needed(n_rows)
 
     @property
     def layout(self) -> StateLayout:
-        heads = self.n_key_heads, self.n_value_heads, self.head_dim, self.head_dim
-        return StateLayout(*heads, self.kernel, self.channels, 1, self.window, self.ring_rows)
+        return _layout_of(self)
 
     def array_shapes(self, n_slots: int) -> dict[str, tuple[int, ...]]:
         return self.layout.array_shapes(n_slots)
+
+
+@cache
+def _layout_of(s: GdnShape) -> StateLayout:
+    """Asked for at each launch."""
+    heads = s.n_key_heads, s.n_value_heads, s.head_dim, s.head_dim
+    return StateLayout(*heads, s.kernel, s.channels, 1, s.window, s.ring_rows)
 
 
 @dataclass(frozen=True, slots=True)

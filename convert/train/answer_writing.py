@@ -57,7 +57,7 @@ class AnswerWriter:
         self._next = 0  # request
 
     def speed(self) -> float:
-        """Answer tokens per second, measured on the first requests; nothing is kept."""
+        """Tokens per second, measured on the first requests; nothing is kept."""
         engine = self._runtime.new_engine(self._runtime.plan(AT_ONCE))
         for _ in range(AT_ONCE):
             self._begin(engine, TRIED_TOKENS)

@@ -32,15 +32,8 @@ def write_drafter(
     """`kind`: of the matrices. `more`: further keys, or others in place of these."""
     shape, name = network.shape, network.architecture
     keys = {
-        "block_count": shape.num_hidden_layers,
+        **shape.size_keys,
         "context_length": shape.max_position_embeddings,
-        "embedding_length": shape.hidden_size,
-        "feed_forward_length": shape.intermediate_size,
-        "attention.head_count": shape.num_attention_heads,
-        "attention.head_count_kv": shape.num_key_value_heads,
-        "attention.key_length": shape.head_dim,
-        "attention.value_length": shape.head_dim,
-        "rope.dimension_count": shape.head_dim,
         "attention.layer_norm_rms_epsilon": shape.rms_norm_eps,
         "rope.freq_base": shape.rope_theta,
         "target_layers": list(network.layers),

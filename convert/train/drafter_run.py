@@ -29,7 +29,7 @@ from .answer_writing import LONGEST_ANSWER, LONGEST_REQUEST, AnswerWriter
 from .draft_trainer import ROWS, DraftTrainer, ReadText
 from .drafter_shape import shape_for
 from .eagle3_network import Eagle3Network
-from .earlier_drafter import start_from_drafter
+from .earlier_drafter import check_drafter, start_from_drafter
 from .feature_store import FeatureStore
 from .last_layer import start_from_last_layer
 from .own_texts import KIND, digest_of, store_texts
@@ -94,6 +94,9 @@ class DrafterRun:
     ) -> None:
         self.runtime, self.options, self.sampling, self.voice = runtime, options, sampling, voice
         self.layers = read_layers(runtime, tapped_layers(runtime))
+        if options.start_from is not None:
+            sizes = {**shape_for(runtime).size_keys, "vocab_size": runtime.n_vocab}
+            check_drafter(options.start_from, sizes, tapped_layers(runtime))
         self.began = time.monotonic()
         self.source = request_source(runtime, options)
         own = "" if options.texts is None else digest_of(options.texts)
@@ -204,7 +207,7 @@ class DrafterRun:
         )
         scale = torch.as_tensor(read[0].scale)[: target.n_features]
         network = Eagle3Network(shape_for(self.runtime), target, scale, STEP_WEIGHTS)
-        begins = self._start(network, target)
+        begins = self._start(network)
         n_weights = sum(parameter.numel() for parameter in network.parameters())
         head = f"{len(target.head)} draft tokens ({covered:.2%} of the texts)"
         self.voice.remark(f"drafter    {n_weights / 1e6:.1f} M weights, {head}, from {begins}")
@@ -234,10 +237,10 @@ class DrafterRun:
         judged_by = self._judged_by([texts[i] for i in held_out], ids)
         return TrainedDrafter(network, target, self.plan, kinds, counted, judged_by)
 
-    def _start(self, network: Eagle3Network, target: TrainingTarget) -> str:
+    def _start(self, network: Eagle3Network) -> str:
         """Returns what it begins from."""
         if self.options.start_from is not None:
-            start_from_drafter(network, target, self.options.start_from)
+            start_from_drafter(network, self.options.start_from)
             return self.options.start_from.name
         taken = start_from_last_layer(network, self.runtime)
         return "the target's last layer" if taken else "random weights"

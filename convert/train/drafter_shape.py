@@ -23,6 +23,20 @@ class DrafterShape(Struct, frozen=True):
     rms_norm_eps: float = 1e-6
     max_position_embeddings: int = 4096
 
+    @property
+    def size_keys(self) -> dict[str, int]:
+        """Keys of a file, without its architecture, that the shapes of matrices follow from."""
+        return {
+            "block_count": self.num_hidden_layers,
+            "embedding_length": self.hidden_size,
+            "feed_forward_length": self.intermediate_size,
+            "attention.head_count": self.num_attention_heads,
+            "attention.head_count_kv": self.num_key_value_heads,
+            "attention.key_length": self.head_dim,
+            "attention.value_length": self.head_dim,
+            "rope.dimension_count": self.head_dim,
+        }
+
 
 # For the bundled model, whose embedding and head they use.
 EAGLE3 = DrafterShape(

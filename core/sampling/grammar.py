@@ -37,8 +37,8 @@ MAX_CACHED: Final = 32
 MAX_NOTES: Final = 32
 TIME_LIMIT_S: Final = 1.5  # of a thread's own time: a busy machine refuses no grammar
 _WALL_LIMIT_S: Final = 30.0
-# llama.cpp's: without a bound, a model may write blanks for ever.
 _log: Final = logging.getLogger(__name__)
+# llama.cpp's: without a bound, a model may write blanks for ever.
 _BLANKS: Final = r" |\n{1,2}[ \t]{0,20}"
 _SLASH: Final = re.compile(r"\\.|[/\n\r]", re.DOTALL)  # would end the expression or its line
 _ESCAPED: Final = {"/": r"\/", "\n": r"\n", "\r": r"\r", "\\\n": r"\n", "\\\r": r"\r"}

@@ -10,7 +10,8 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Thread
@@ -64,20 +65,23 @@ class RequestRecorder:
                 return
 
     def _write(self, line: bytes) -> None:
-        if self._path is None or self._path.stat().st_size > self._budget // _PARTS:
-            self._path = self._begin_file()
-        self._make_room(len(line))
-        with self._path.open("ab") as file:
+        sizes = self._sizes()
+        if self._path is None or sizes.get(self._path, self._budget) > self._budget // _PARTS:
+            self._path = self._folder / f"requests-{time.time_ns():020d}-{os.getpid()}.jsonl"
+        self._make_room(sizes, len(line))
+        with open(self._path, "ab", opener=_for_its_owner) as file:
             file.write(line)
 
-    def _begin_file(self) -> Path:
-        path = self._folder / f"requests-{time.time_ns():020d}-{os.getpid()}.jsonl"
-        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
-        return path
+    def _sizes(self) -> dict[Path, int]:
+        """Of all files, oldest first. Other servers of this folder may remove some meanwhile."""
+        found = {}
+        for path in sorted(self._folder.glob(FILES)):
+            with suppress(FileNotFoundError):
+                found[path] = path.stat().st_size
+        return found
 
-    def _make_room(self, n: int) -> None:
+    def _make_room(self, sizes: Mapping[Path, int], n: int) -> None:
         """Remove the oldest files until so many bytes fit, but for the one that is written to."""
-        sizes = {path: path.stat().st_size for path in sorted(self._folder.glob(FILES))}
         total = sum(sizes.values()) + n
         for path, size in sizes.items():
             if total > self._budget and path != self._path:
@@ -85,8 +89,14 @@ class RequestRecorder:
                 total -= size
 
 
+def _for_its_owner(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
 def check_record_folder(folder: Path) -> None:
     """Make the folder if it is not there. Raises a `ConfigError` if it cannot be written to."""
+    if folder.exists() and not folder.is_dir():
+        raise ConfigError(f"--record {folder}: this is not a folder")
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
