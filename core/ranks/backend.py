@@ -13,9 +13,10 @@ from typing import Final
 import numpy as np
 from msgspec.structs import replace
 
-from ..backend.draft_loop import DraftLoop, DraftLoopPlan
 from ..backend.interface import (
     Backend,
+    DraftLoop,
+    DraftLoopPlan,
     Forward,
     HostOutput,
     Relayed,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
-from ..backend.draft_loop import NO_REQUEST, TokenPicker
+from ..backend.interface import NO_REQUEST, TokenPicker
 from ..backend.picking import UNSURE
 from .distribution import Distribution, without
 from .noise import DRAFT_TOKEN

@@ -24,8 +24,14 @@ from support.device_sequences import (
 )
 from support.picking_rows import requests_of
 
-from nextn.core.backend.draft_loop import DraftLoopPlan, Drafts, DraftSettings, HostDraftLoop
-from nextn.core.backend.interface import MAXIMA_BLOCK, HostOutput
+from nextn.core.backend.draft_loop import HostDraftLoop
+from nextn.core.backend.interface import (
+    MAXIMA_BLOCK,
+    DraftLoopPlan,
+    Drafts,
+    DraftSettings,
+    HostOutput,
+)
 from nextn.core.backend.step import Step
 from nextn.core.sampling.draft_sampler import DraftSampler
 from nextn.core.sampling.params import SamplingParams

@@ -10,8 +10,17 @@ import numpy as np
 
 from ...errors import ConfigError
 from ...gguf.reader import GgufFile
-from ..draft_loop import DraftLoop, DraftLoopPlan
-from ..interface import Backend, Forward, Output, Run, SlotImage, StateRoom, Taps
+from ..interface import (
+    Backend,
+    DraftLoop,
+    DraftLoopPlan,
+    Forward,
+    Output,
+    Run,
+    SlotImage,
+    StateRoom,
+    Taps,
+)
 from ..layers import (
     HALF_FLOATS,
     Floats,

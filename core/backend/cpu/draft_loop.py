@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import picking
-from ..draft_loop import DraftLoopPlan, Drafts, DraftSettings, HostDraftLoop
-from ..interface import MAXIMA_BLOCK, Output
+from ..draft_loop import HostDraftLoop
+from ..interface import MAXIMA_BLOCK, DraftLoopPlan, Drafts, DraftSettings, Output
 from .kernels.draft_loop_kernel import (
     BEGIN,
     NO_CELL,

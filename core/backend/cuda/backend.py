@@ -8,9 +8,11 @@ import numpy as np
 
 from ....cuda_kernels.kernel import Array, Kernel
 from ...gguf.reader import GgufFile
-from ..draft_loop import DraftLoop, DraftLoopPlan, HostDraftLoop
+from ..draft_loop import HostDraftLoop
 from ..interface import (
     Backend,
+    DraftLoop,
+    DraftLoopPlan,
     Forward,
     PlannedSteps,
     Run,

@@ -19,8 +19,8 @@ from ....cuda_kernels.draft_pick import DraftHead, draft_pick
 from ....cuda_kernels.head_pick import REQUEST_WORDS, Logits, head_summits
 from ....cuda_kernels.kernel import Array
 from ....cuda_kernels.spec_accept import MAX_SEQUENCES, DraftRows, Field, SequenceTable
-from ..draft_loop import DraftLoopPlan, Drafts, DraftSettings, HostDraftLoop
-from ..interface import Forward
+from ..draft_loop import HostDraftLoop
+from ..interface import DraftLoopPlan, Drafts, DraftSettings, Forward
 from ..step import Ints, Step
 from .device_contract import Numpy
 from .device_step import DeviceStep, StepKey, contents_of

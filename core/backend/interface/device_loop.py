@@ -17,7 +17,7 @@ from msgspec import Struct
 if TYPE_CHECKING:
     from ..layers import Floats
     from ..step import Ints
-    from .runner import Forward
+    from .forward import Forward
     from .states import State
 
 PageTables = Mapping[str, "Ints"]  # of a sequence, by the names that `Step` has for them

@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from msgspec import Struct
 
 from ..layers import StateShape
 from ..step import Step
+from .device_loop import DeviceLoop, DeviceLoopPlan
+from .drafts import DraftLoop, DraftLoopPlan
+from .forward import Forward, Run, RunRows
 from .ops import Ops
-from .rows import HostOutput, Output, Taps
+from .rows import Output, Taps
 from .states import State
-
-if TYPE_CHECKING:
-    from ..draft_loop import DraftLoop, DraftLoopPlan
-    from .device_loop import DeviceLoop, DeviceLoopPlan
-
-Forward = Callable[[Ops, Step, State, Taps], Output]
-Run = Callable[[Step], HostOutput]
-RunRows = Callable[[Step], Output]
 
 
 class Relayed(Struct, frozen=True):

@@ -9,8 +9,18 @@ from torch import Tensor
 
 from ...errors import ConfigError
 from ...gguf.printable import printable_path
-from ..draft_loop import DraftLoopPlan, HostDraftLoop, compile_on_host
-from ..interface import Backend, Forward, HostOutput, Run, RunRows, SlotImage, StateRoom, Taps
+from ..draft_loop import HostDraftLoop, compile_on_host
+from ..interface import (
+    Backend,
+    DraftLoopPlan,
+    Forward,
+    HostOutput,
+    Run,
+    RunRows,
+    SlotImage,
+    StateRoom,
+    Taps,
+)
 from ..layers import Floats, MatrixPart, StateShape
 from ..step import Step
 from .float_matrix import ReferenceMatrix

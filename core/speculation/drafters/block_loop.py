@@ -8,16 +8,8 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from msgspec.structs import replace
 
-from ...backend.draft_loop import (
-    BatchRow,
-    DraftLoopPlan,
-    Drafts,
-    DraftSettings,
-    HostDraftLoop,
-    drafts_of,
-    last_rows,
-)
-from ...backend.interface import HostOutput
+from ...backend.draft_loop import BatchRow, HostDraftLoop, drafts_of, last_rows
+from ...backend.interface import DraftLoopPlan, Drafts, DraftSettings, HostOutput
 from ...backend.step import Ints, Step
 from ...models.drafters.network import BlockNetwork, BlockPlace
 

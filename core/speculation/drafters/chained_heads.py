@@ -12,16 +12,8 @@ from collections.abc import Sequence
 import numpy as np
 from msgspec.structs import replace
 
-from ...backend.draft_loop import (
-    BatchRow,
-    DraftLoopPlan,
-    Drafts,
-    DraftSettings,
-    HostDraftLoop,
-    drafts_of,
-    last_rows,
-)
-from ...backend.interface import Run
+from ...backend.draft_loop import BatchRow, HostDraftLoop, drafts_of, last_rows
+from ...backend.interface import DraftLoopPlan, Drafts, DraftSettings, Run
 from ...backend.layers import Floats
 from ...backend.step import Step, StepPart, build_step
 

@@ -11,7 +11,7 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from ...backend.draft_loop import DraftSettings
+from ...backend.interface import DraftSettings
 from ...errors import ConfigError, FileFormatError
 from ...sampling.draft_sampler import make_draft_sampler
 from ...state.fingerprint import model_fingerprint

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
 
-from ...backend.draft_loop import NO_DRAFT, DraftSettings
+from ...backend.interface import NO_DRAFT, DraftSettings
 from ...errors import NextnError, NonFiniteError
 from .draft_model_state import DraftState, ReadRows, ReadSequence
 from .translation import NO_TOKEN, Translation

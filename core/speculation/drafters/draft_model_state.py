@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 from msgspec import Struct
 
-from ...backend.draft_loop import DraftLoopPlan
+from ...backend.interface import DraftLoopPlan
 from ...backend.step import KEPT_FACTORS, n_kept, pending_accepted_after
 from ...errors import FileFormatError
 from ...state.sizes import StateSizes
@@ -24,8 +24,14 @@ from ...state.state_rows import StateRows
 from ...state.store import StateStore
 
 if TYPE_CHECKING:
-    from ...backend.draft_loop import DraftLoop, Drafts, DraftSettings
-    from ...backend.interface import Backend, HostOutput, SlotImage
+    from ...backend.interface import (
+        Backend,
+        DraftLoop,
+        Drafts,
+        DraftSettings,
+        HostOutput,
+        SlotImage,
+    )
     from ...models.model import Model
     from ...state.store import SequenceState
 

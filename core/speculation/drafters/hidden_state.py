@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from msgspec.structs import replace
 
-from ...backend.draft_loop import NO_DRAFT, DraftLoop, DraftLoopPlan, DraftSettings
+from ...backend.interface import NO_DRAFT, DraftLoop, DraftLoopPlan, DraftSettings
 from ...backend.interface.device_loop import DeviceDrafter
 from ...backend.step import Ints, Step, StepArrays
 from ...models.drafters.network import BlockNetwork

@@ -12,8 +12,7 @@ from support.draft_loops import MAX_DRAFT, PAGE_LEN, WINDOW, Drafter, Texts, ass
 from support.running import load
 from support.tiny_models import TinyModel
 
-from nextn.core.backend.draft_loop import DraftLoopPlan, Drafts, DraftSettings
-from nextn.core.backend.interface import HostOutput, Taps
+from nextn.core.backend.interface import DraftLoopPlan, Drafts, DraftSettings, HostOutput, Taps
 from nextn.core.backend.step import StepPart, build_step, pending_accepted_after
 from nextn.core.models.drafters.mtp_network import H_NEXTN
 from nextn.core.sampling.draft_sampler import DraftSampler

@@ -15,13 +15,15 @@ from support.draft_loops import PARAMS, assert_alike
 from support.host_device import use_for_cuda
 from support.running import load, random_tokens
 
-from nextn.core.backend.draft_loop import (
+from nextn.core.backend.draft_loop import HostDraftLoop
+from nextn.core.backend.interface import (
+    Backend,
     DraftLoopPlan,
     Drafts,
     DraftSettings,
-    HostDraftLoop,
+    State,
+    StateRoom,
 )
-from nextn.core.backend.interface import Backend, State, StateRoom
 from nextn.core.backend.step import Step, StepPart, build_step
 from nextn.core.gguf.reader import open_gguf
 from nextn.core.models import add_networks

@@ -31,7 +31,7 @@ from support.scripted import drain
 from support.tiny_models import TinyModel
 from support.vocab import EOS_ID
 
-from nextn.core.backend.draft_loop import Drafts
+from nextn.core.backend.interface import Drafts
 from nextn.core.generation import GenerateParams
 from nextn.core.sampling.params import SamplingParams
 from nextn.core.speculation.interface import Draft, DraftRequest

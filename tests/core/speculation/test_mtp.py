@@ -15,7 +15,7 @@ from support.mtp_acceptance import measure
 from support.scripted import drain
 
 from nextn.core import nano
-from nextn.core.backend.draft_loop import DraftSettings
+from nextn.core.backend.interface import DraftSettings
 from nextn.core.engine.config import EngineConfig
 from nextn.core.engine.engine import Engine
 from nextn.core.engine.sequence import Sequence as EngineSequence

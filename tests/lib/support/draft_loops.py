@@ -10,14 +10,16 @@ from typing import Any
 import numpy as np
 from msgspec.structs import replace
 
-from nextn.core.backend.draft_loop import (
+from nextn.core.backend.draft_loop import HostDraftLoop
+from nextn.core.backend.interface import (
+    Backend,
     DraftLoop,
     DraftLoopPlan,
     Drafts,
     DraftSettings,
-    HostDraftLoop,
+    State,
+    StateRoom,
 )
-from nextn.core.backend.interface import Backend, State, StateRoom
 from nextn.core.backend.step import Ints, Step, StepPart, build_step, pending_accepted_after
 from nextn.core.models.drafters.mtp_network import H_NEXTN
 from nextn.core.models.model import Model

@@ -11,8 +11,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from nextn.core.backend import create_backend
-from nextn.core.backend.draft_loop import Drafts, DraftSettings
-from nextn.core.backend.interface import Backend
+from nextn.core.backend.interface import Backend, Drafts, DraftSettings
 from nextn.core.engine.config import EngineConfig
 from nextn.core.engine.engine import Engine
 from nextn.core.engine.sequence import Sequence as EngineSequence

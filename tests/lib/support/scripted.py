@@ -16,8 +16,8 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from nextn.core.backend.draft_loop import DraftLoopPlan, HostDraftLoop
-from nextn.core.backend.interface import Backend, HostOutput, SlotImage, StateRoom
+from nextn.core.backend.draft_loop import HostDraftLoop
+from nextn.core.backend.interface import Backend, DraftLoopPlan, HostOutput, SlotImage, StateRoom
 from nextn.core.backend.interface.device_loop import DeviceLoopPlan
 from nextn.core.backend.layers import KvShape, RecurrentShape, StateShape
 from nextn.core.backend.step import Step, n_kept

@@ -19,8 +19,7 @@ from support.tiny_models import TinyModel
 from nextn.core.backend.cpu.backend import CpuBackend
 from nextn.core.backend.cpu.draft_loop import CpuDraftLoop
 from nextn.core.backend.cpu.simd import SETS
-from nextn.core.backend.draft_loop import DraftLoop, DraftSettings, TokenPicker
-from nextn.core.backend.interface import HostOutput
+from nextn.core.backend.interface import DraftLoop, DraftSettings, HostOutput, TokenPicker
 from nextn.core.backend.step import Step, StepArrays, StepPart, build_step
 from nextn.core.errors import ConfigError
 from nextn.core.gguf.reader import open_gguf

@@ -18,7 +18,7 @@ from support.tiny_models import TinyModel
 
 from nextn.core.backend import cuda
 from nextn.core.backend.cuda.backend import CudaBackend
-from nextn.core.backend.draft_loop import DraftLoopPlan, DraftSettings
+from nextn.core.backend.interface import DraftLoopPlan, DraftSettings
 from nextn.core.backend.step import build_step
 from nextn.core.models.drafters.mtp_network import H_NEXTN
 from nextn.core.sampling.draft_sampler import DraftSampler

@@ -14,7 +14,7 @@ from support.tiny_models import TinyModel
 
 from nextn.core.backend.cuda.backend import CudaBackend
 from nextn.core.backend.cuda.draft_loop import CudaDraftLoop
-from nextn.core.backend.draft_loop import NO_REQUEST, Drafts, DraftSettings
+from nextn.core.backend.interface import NO_REQUEST, Drafts, DraftSettings
 from nextn.core.backend.step import Step, StepPart, build_step
 from nextn.core.sampling.draft_sampler import DraftSampler
 from nextn.core.sampling.params import SamplingParams
