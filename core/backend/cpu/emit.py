@@ -8,14 +8,13 @@ in which they are written, and a product meets a sum in one rounding only where 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from functools import cache
+from typing import Any, ClassVar
 
-from llvmlite import ir
-
-from .simd import Simd
-from .simd.instruction_set import lane_numbers
+from llvmlite import binding, ir
 
 I1, I8, I16, I32, I64 = (ir.IntType(bits) for bits in (1, 8, 16, 32, 64))
 F16, F32, F64 = ir.HalfType(), ir.FloatType(), ir.DoubleType()
@@ -23,6 +22,7 @@ POINTER = ir.PointerType()
 VOID = ir.VoidType()
 KERNEL = ir.FunctionType(VOID, [I64, I64, I64])
 LANES = 16  # 32-bit lanes of a vector; a machine without such registers gets several
+SIGNED_BITS = 8  # of weights that need the whole byte; all others have fewer and no sign
 
 Type = Any
 
@@ -165,6 +165,12 @@ class Variable:
 
     def set(self, value: Value) -> None:
         self.builder.store(value.v, self.slot)
+
+
+@cache
+def lane_numbers(lanes: tuple[int, ...]) -> Any:
+    """For a shuffle. Kept: a kernel has thousands, and few that differ."""
+    return ir.Constant(ir.VectorType(I32, len(lanes)), list(lanes))
 
 
 class Emitter:
@@ -340,3 +346,86 @@ class Emitter:
     def share(self, n: Value, part: Value, parts: Value) -> tuple[Value, Value]:
         """Of n pieces of work, those of this part: [first, last)."""
         return n * part // parts, n * (part + 1) // parts
+
+
+# Weights (64 x i8), and for each row the activation bytes (16 x i32, the same 4 in every lane).
+Term = tuple[Value, list[Value]]
+
+
+class Simd(ABC):
+    """What instruction sets differ in: integer dot products, fma, half floats, byte lookups.
+
+    Vectors have 16 lanes of 32 bits everywhere; LLVM splits them where registers are narrower. A
+    set says which CPU features it may use, and how the few operations are written with them.
+    """
+
+    name: ClassVar[str]
+    architecture: ClassVar[str]  # as a target triple begins; "" for any
+    features: ClassVar[tuple[str, ...]]  # as LLVM names them; all must be present
+    # How weights of a whole byte come, whose zero point is 128: as they are stored beside it (0 to
+    # 255, the kernel begins its sums at -128 * sum(x)), or as signed bytes.
+    takes_signed: ClassVar[bool] = True
+    # Whether `lookup` is worth its time in a product; where not, tables are met when loading.
+    looks_up: ClassVar[bool] = True
+    # Whether a row's bytes may have weights in `dots`: the first and second of each four, and the
+    # third and fourth. So it is where bytes are multiplied in pairs; it costs nothing there.
+    weighs_pairs: ClassVar[bool] = False
+    # Vectors of 16 lanes that sums may fill, beside what else has to be in registers.
+    sums_at_once: ClassVar[int] = 8
+
+    @classmethod
+    def is_available(cls) -> bool:
+        present = binding.get_host_cpu_features()
+        return all(present.get(feature, False) for feature in cls.features)
+
+    def cpu(self) -> str:
+        """The machine to compile for: the least of its architecture, and no guess beyond it."""
+        return {"x86_64": "x86-64", "aarch64": "generic"}[self.architecture]
+
+    def feature_string(self) -> str:
+        return ",".join(f"+{feature}" for feature in self.features)
+
+    def dots(
+        self,
+        e: Emitter,
+        totals: list[Value],
+        terms: Iterable[Term],
+        bits: int,
+        pairs: list[Value] | None = None,
+    ) -> list[Value]:
+        """totals (16 x i32, one for each row) += the dot products of all terms, exactly.
+
+        Weights have `bits` bits without sign; SIGNED_BITS stands for what `takes_signed` says.
+        Activations are -127 to 127. `pairs`: what the pairs of each row are multiplied by, (16 x
+        i32) of two int16 each; only where `weighs_pairs`.
+        """
+        assert pairs is None
+        totals = list(totals)
+        for weights, rows in terms:
+            totals = [self.dot(e, t, weights, x, bits) for t, x in zip(totals, rows, strict=True)]
+        return totals
+
+    @abstractmethod
+    def dot(self, e: Emitter, total: Value, weights: Value, x: Value, bits: int) -> Value:
+        """total += sum of 4 products of bytes per lane: one term of one row."""
+
+    def fma(self, e: Emitter, a: Value, b: Value, c: Value) -> Value:
+        """One rounding."""
+        lanes = f"v{a.type.count}" if isinstance(a.type, ir.VectorType) else ""
+        return e.call(f"llvm.fma.{lanes}f32", a.type, a, b, c)
+
+    def from_half(self, e: Emitter, half: Value) -> Value:
+        """16 x i16 holding half floats, to 16 x f32."""
+        n = half.type.count
+        kind = ir.VectorType(F16, n)
+        return type(half)(e.builder, e.builder.fpext(half.bits(kind).v, ir.VectorType(F32, n)))
+
+    def to_half(self, e: Emitter, value: Value) -> Value:
+        """16 x f32 to 16 x i16 holding half floats, rounded to nearest even."""
+        n = value.type.count
+        narrow = e.builder.fptrunc(value.v, ir.VectorType(F16, n))
+        return type(value)(e.builder, narrow).bits(ir.VectorType(I16, n))
+
+    @abstractmethod
+    def lookup(self, e: Emitter, table: list[int], index: Value) -> Value:
+        """table[index] for 64 bytes with values 0 … 15."""

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nextn.core.backend.cpu.formats.tile_format import Record
-from nextn.core.backend.cpu.simd.instruction_set import Simd
+from nextn.core.backend.cpu.simd import Simd
 
 Floats = NDArray[np.float64]
 MOST_WEIGHT = 255

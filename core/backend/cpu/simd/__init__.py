@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from ..emit import SIGNED_BITS, Simd
 from .avx2 import Avx2, AvxVnni
 from .avx512 import Avx512Vnni
 from .generic import Generic
-from .instruction_set import SIGNED_BITS, Simd
 from .neon import NeonDotprod
 from .ssse3 import Ssse3
 

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from llvmlite import binding, ir
 
-from .instruction_set import I8, I32, Simd, in_parts
+from ..emit import I8, I32, Emitter, Simd, Value
 from .pairs import PairProducts
-
-if TYPE_CHECKING:
-    from ..emit import Emitter, Value
+from .vector_parts import in_parts
 
 I8X32, I32X8 = ir.VectorType(I8, 32), ir.VectorType(I32, 8)
 

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from llvmlite import binding
 
-from .instruction_set import I8X64, I32X16, Simd
-
-if TYPE_CHECKING:
-    from ..emit import Emitter, Value
+from ..emit import Emitter, Simd, Value
+from .vector_parts import I8X64, I32X16
 
 
 class Avx512Vnni(Simd):

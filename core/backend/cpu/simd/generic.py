@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from llvmlite import ir
 
-from .instruction_set import F32, I16, I32, I32X16, SIGNED_BITS, Simd, Term, in_parts, pick
-
-if TYPE_CHECKING:
-    from ..emit import Emitter, Value
+from ..emit import F32, I16, I32, SIGNED_BITS, Emitter, Simd, Term, Value
+from .vector_parts import I32X16, in_parts, pick
 
 I16X32, I32X4 = ir.VectorType(I16, 32), ir.VectorType(I32, 4)
 

@@ -6,14 +6,11 @@ import platform
 import sys
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from llvmlite import ir
 
-from .instruction_set import I8, I8X64, I32, Simd, in_parts
-
-if TYPE_CHECKING:
-    from ..emit import Emitter, Value
+from ..emit import I8, I32, Emitter, Simd, Value
+from .vector_parts import I8X64, in_parts
 
 I8X16, I32X4 = ir.VectorType(I8, 16), ir.VectorType(I32, 4)
 CPU_INFO = Path("/proc/cpuinfo")

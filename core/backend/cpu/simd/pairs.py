@@ -11,14 +11,12 @@ from collections.abc import Iterable
 from functools import reduce
 from itertools import islice
 from operator import add
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from llvmlite import ir
 
-from .instruction_set import I8, I8X64, I16, I32, I32X16, SIGNED_BITS, Simd, Term, in_parts
-
-if TYPE_CHECKING:
-    from ..emit import Emitter, Value
+from ..emit import I8, I16, I32, SIGNED_BITS, Emitter, Simd, Term, Value
+from .vector_parts import I8X64, I32X16, in_parts
 
 
 class PairProducts(Simd):

@@ -334,7 +334,7 @@ def test_the_dot_product_of_neon_is_asked_for(
     monkeypatch.setattr(platform, "machine", lambda: machine)
     monkeypatch.setattr(sys, "platform", system)
     monkeypatch.setattr(
-        "nextn.core.backend.cpu.simd.instruction_set.binding.get_host_cpu_features", dict[str, bool]
+        "nextn.core.backend.cpu.emit.binding.get_host_cpu_features", dict[str, bool]
     )
     assert NeonDotprod.is_available() is available
 
@@ -354,7 +354,7 @@ def test_the_best_set_with_all_its_features_is_first(
 ) -> None:
     features = dict.fromkeys(present.split(), True)
     monkeypatch.setattr(
-        "nextn.core.backend.cpu.simd.instruction_set.binding.get_host_cpu_features",
+        "nextn.core.backend.cpu.emit.binding.get_host_cpu_features",
         lambda: features,
     )
     monkeypatch.setattr(platform, "machine", lambda: "x86_64")
