@@ -30,7 +30,6 @@ from ..layers import (
     MatrixPart,
     StateShape,
 )
-from ..step import Step
 from .compile_ahead import AheadCompiler
 from .counting_device import PlannedDevice
 from .cuda_ops import CudaOps, OpParts
@@ -38,9 +37,10 @@ from .device_contract import Device
 from .device_loop import CudaDeviceLoop, can_run
 from .draft_loop import CudaDraftLoop, keeps_rows_only
 from .expanded_types import say_if_expanded
-from .plan import kernels_of, rehearsed
-from .prompt import PartialStep, PromptRows, PromptRunner, PromptSizes, parts_of, with_received
-from .prompt_ops import PromptOps
+from .machine import CudaMachine
+from .plan import Rehearsal, kernels_of, rehearsed
+from .prompt import PromptRows, PromptRunner
+from .prompt_parts import PromptSizes
 from .state import CudaState, count_state_bytes
 from .weight_upload import Uploads
 from .weights import CudaMatrix, use_of
@@ -67,6 +67,7 @@ class CudaBackend(Backend):
         self._planned: PlannedSteps | None = None
         self._compiling: AheadCompiler | None = None
         self.ops = CudaOps(OpParts(device))
+        self.machine = CudaMachine(device, self.ops, self.prompts)
         self.prompt_chunk = self.prompts.chunk
 
     @property
@@ -85,16 +86,19 @@ class CudaBackend(Backend):
         return twin
 
     def working(self, rehearsal: PlannedSteps) -> Working:
-        assert isinstance(self.device, PlannedDevice), "only a `planner` has one"
         self._planned = rehearsal
-        return rehearsed(CudaBackend(self.device, self.kv_types), self.device, rehearsal)
+        return rehearsed(self._rehearsal(), rehearsal)
 
     def planned_kernels(self) -> list[Kernel]:
         """What the steps that `working` was called for launch."""
-        assert isinstance(self.device, PlannedDevice), "only a `planner` has one"
         if self._planned is None:
             return []
-        return kernels_of(CudaBackend(self.device, self.kv_types), self.device, self._planned)
+        return kernels_of(self._rehearsal(), self._planned)
+
+    def _rehearsal(self) -> Rehearsal:
+        assert isinstance(self.device, PlannedDevice), "only a `planner` has one"
+        machine = CudaMachine(self.device, CudaOps(OpParts(self.device)), self.prompts)
+        return Rehearsal(machine, self.device, self.kv_types)
 
     @property
     def savings(self) -> tuple[str, ...]:  # type: ignore[override]
@@ -149,32 +153,21 @@ class CudaBackend(Backend):
     def compile(
         self, forward: Forward, state: CudaState, *, max_rows: int, taps: Taps = frozenset()
     ) -> Run:
-        return PromptRunner(self, forward, state, taps)
-
-    def prompt_ops(self, call: int) -> PromptOps:
-        """The same operations for the rows of one prompt, in products of `call` rows."""
-        return PromptOps(self.ops.parts, call, self.prompts.few)
+        return PromptRunner(self.machine, forward, state, taps)
 
     def compile_device_loop(self, plan: DeviceLoopPlan) -> CudaDeviceLoop | None:
-        return CudaDeviceLoop(self, plan) if can_run(plan) else None
-
-    def parts_of(self, step: Step) -> list[PartialStep]:
-        """Its prompts and the rest of it, with the rows that another rank has sent."""
-        parts = parts_of(step, self.prompts.few)
-        if step.received is None or not any(part.is_prompt for part in parts):
-            return parts
-        return with_received(self.device, step.received, parts)
+        return CudaDeviceLoop(self.machine, plan) if can_run(plan) else None
 
     def compile_rows(
         self, forward: Forward, state: CudaState, *, max_rows: int, taps: Taps = frozenset()
     ) -> RunRows:
-        return PromptRows(self, forward, state, taps)
+        return PromptRows(self.machine, forward, state, taps)
 
     def compile_draft_loop(
         self, forward: Forward, state: CudaState, plan: DraftLoopPlan
     ) -> DraftLoop:
         if keeps_rows_only(state, plan):
-            return CudaDraftLoop(self, forward, state, plan)
+            return CudaDraftLoop(self.machine, forward, state, plan)
         run = self.compile(forward, state, max_rows=plan.max_rows, taps=plan.taps)
         return HostDraftLoop(run, plan, state.window)
 

@@ -45,7 +45,7 @@ from .step_sizes import context_bucket
 from .undrafted_rounds import UndraftedRounds
 
 if TYPE_CHECKING:
-    from .backend import CudaBackend
+    from .machine import CudaMachine
 
 _MOST_MEMORIES: Final = 16  # that are kept
 _AT_ONCE: Final = 200  # reads of the counter before the thread sleeps between them
@@ -64,8 +64,8 @@ class _Session(Struct):
 
 
 class CudaDeviceLoop(DeviceLoop):
-    def __init__(self, backend: CudaBackend, plan: DeviceLoopPlan) -> None:
-        self._backend, self._device, self._plan = backend, backend.device, plan
+    def __init__(self, machine: CudaMachine, plan: DeviceLoopPlan) -> None:
+        self._machine, self._device, self._plan = machine, machine.device, plan
         self._memories: dict[RoundSize, RoundMemory] = {}
         self._graphs: Graphs[RoundMemory, None] = Graphs(self._device)
         self._session: _Session | None = None
@@ -73,7 +73,7 @@ class CudaDeviceLoop(DeviceLoop):
     @cached_property
     def _launches(self) -> RoundLaunches:
         """With arrays on the device: made when sequences first join, and not counted before."""
-        return RoundLaunches(self._backend, self._plan)
+        return RoundLaunches(self._machine, self._plan)
 
     @property
     def n_under_way(self) -> int:

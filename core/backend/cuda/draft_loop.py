@@ -27,12 +27,13 @@ from .device_step import DeviceStep, StepKey, contents_of
 from .graphs import Graphs, Repeated
 from .packets import Mirrors, Packet
 from .pick_requests import NO_REQUEST_ROW, request_row
+from .prompt import PromptRunner
 from .step_memory import MOST_REPEATED, Outputs
 from .step_sizes import context_bucket, filled_up
 
 if TYPE_CHECKING:
-    from .backend import CudaBackend
     from .cuda_ops import LogitsWithMax
+    from .machine import CudaMachine
     from .state import CudaState
 
 
@@ -41,9 +42,9 @@ class CudaDraftLoop:
     a temperature other than 1, and steps with as many rows as a prompt has."""
 
     def __init__(
-        self, backend: CudaBackend, forward: Forward, state: CudaState, plan: DraftLoopPlan
+        self, machine: CudaMachine, forward: Forward, state: CudaState, plan: DraftLoopPlan
     ) -> None:
-        self._backend, self._device, self._plan = backend, backend.device, plan
+        self._machine, self._device, self._plan = machine, machine.device, plan
         self._forward, self._state = forward, state
         self._graphs: Graphs[_DraftBuffers, None] = Graphs(self._device)
         self._mirrors = Mirrors(self._device)
@@ -56,9 +57,8 @@ class CudaDraftLoop:
 
     @cached_property
     def _by_host(self) -> HostDraftLoop:
-        plan, compile_ = self._plan, self._backend.compile
-        run = compile_(self._forward, self._state, max_rows=plan.max_rows, taps=plan.taps)
-        return HostDraftLoop(run, plan, self._state.window)
+        run = PromptRunner(self._machine, self._forward, self._state, self._plan.taps)
+        return HostDraftLoop(run, self._plan, self._state.window)
 
     def __call__(self, step: Step, settings: Sequence[DraftSettings]) -> Drafts:
         n = step.n_sequences
@@ -68,7 +68,7 @@ class CudaDraftLoop:
             each.length > 0 and not _is_for_device(each) for each in settings
         ):
             return self._by_host(step, settings)
-        if np.diff(step.starts).max(initial=0) > self._backend.prompts.few:
+        if np.diff(step.starts).max(initial=0) > self._machine.prompts.few:
             return self._by_host(step, settings)  # much to catch up on is read as a prompt is
         window = self._state.window
         step = filled_up(step, window)
@@ -94,8 +94,8 @@ class CudaDraftLoop:
     def _work(self, there: _DraftBuffers) -> None:
         step, ran = there.first, there.first_rows
         for number in range(max(there.most, 1)):
-            with self._backend.ops.leaving_in(self._outputs):
-                output = self._forward(self._backend.ops, step, self._state, self._plan.taps)
+            with self._machine.ops.leaving_in(self._outputs):
+                output = self._forward(self._machine.ops, step, self._state, self._plan.taps)
             if not there.most:
                 return  # rows were caught up on, and that is all
             head = DraftHead(

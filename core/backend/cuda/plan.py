@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -14,16 +14,18 @@ from ..interface.device_loop import DeviceLoopPlan
 from ..step import Step, StepPart, build_step
 from .counting_device import CountedPool
 from .graphs import MOST_GRAPHS
+from .prompt import PromptRunner
 from .round_launches import RoundLaunches
 from .round_memory import RoundMemory, RoundSize
+from .state import CudaState
 from .step_memory import MOST_REPEATED
 from .step_sizes import ROWS, context_bucket
 from .undrafted_rounds import MOST_UNDRAFTED
 
 if TYPE_CHECKING:
-    from .backend import CudaBackend
+    from ..layers import KvTypes
     from .counting_device import PlannedDevice
-    from .state import CudaState
+    from .machine import CudaMachine
 
 # An estimate: what a captured launch takes of the device, for its parameters and its order.
 LAUNCH_BYTES = 4 << 10
@@ -33,14 +35,22 @@ HEAD_DRAFTS = 16
 BESIDE_PASSES = head_pick, draft_pick, spec_accept, round_times, gdn_state, page_copy
 
 
-def rehearsed(backend: CudaBackend, device: PlannedDevice, plan: PlannedSteps) -> Working:
-    """`backend` runs on `device`, and the forward passes have its matrices."""
+class Rehearsal(NamedTuple):
+    """What steps are run on: a device that counts, whose matrices the forward passes have."""
+
+    machine: CudaMachine
+    device: PlannedDevice
+    kv_types: KvTypes
+
+
+def rehearsed(on: Rehearsal, plan: PlannedSteps) -> Working:
+    device = on.device
     outside, plain, graphs = device.pool, CountedPool(), CountedPool()
-    state = _state(backend, plan)
+    state = _state(on, plan)
     device.pool, device.of_graphs = plain, graphs
     rounds = _round_memory(device, plan) if plan.heads else None
     n_launches = []
-    for run, width in _passes(backend, plan, state):
+    for run, width in _passes(on.machine, plan, state):
         of_pass = 0
         for step in _largest_steps(plan, width):
             run(step)
@@ -49,7 +59,7 @@ def rehearsed(backend: CudaBackend, device: PlannedDevice, plan: PlannedSteps) -
             of_pass = max(of_pass, device.launcher.n_started - before)
         n_launches.append(of_pass)
     if rounds is not None:
-        _rehearse_round(backend, device, plan, state, rounds)
+        _rehearse_round(on, plan, state, rounds)
         n_launches.append(sum(n_launches))  # graphs of rounds
     device.pool = outside
     return Working(
@@ -60,14 +70,14 @@ def rehearsed(backend: CudaBackend, device: PlannedDevice, plan: PlannedSteps) -
     )
 
 
-def kernels_of(backend: CudaBackend, device: PlannedDevice, plan: PlannedSteps) -> list[Kernel]:
+def kernels_of(on: Rehearsal, plan: PlannedSteps) -> list[Kernel]:
     """All that the steps of a model launch, of whatever size they are."""
-    state = _state(backend, plan)
-    for run, width in _passes(backend, plan, state):
-        for step in (*_largest_steps(plan, width), *_smaller_steps(backend, plan, width)):
+    state = _state(on, plan)
+    for run, width in _passes(on.machine, plan, state):
+        for step in (*_largest_steps(plan, width), *_smaller_steps(on.machine, plan, width)):
             run(step)
     beside = (kernel for module in BESIDE_PASSES for kernel in module.KERNELS)
-    return list(dict.fromkeys((*device.launcher.kernels, *beside)))
+    return list(dict.fromkeys((*on.device.launcher.kernels, *beside)))
 
 
 def _round_memory(device: PlannedDevice, plan: PlannedSteps) -> RoundMemory:
@@ -79,44 +89,40 @@ def _round_memory(device: PlannedDevice, plan: PlannedSteps) -> RoundMemory:
 
 
 def _rehearse_round(
-    backend: CudaBackend,
-    device: PlannedDevice,
-    plan: PlannedSteps,
-    state: CudaState,
-    memory: RoundMemory,
+    on: Rehearsal, plan: PlannedSteps, state: CudaState, memory: RoundMemory
 ) -> None:
     """The longest drafts in all sequences. Their logits are a graph's, not those of a step; what
     the drafter leaves is less, and in the same memory."""
     memory.history(MOST_UNDRAFTED)
     loop = DeviceLoopPlan(plan.forward, state, 0, (), memory.size.n_sequences)
     shape = memory.size.max_draft, context_bucket(plan.n_ctx), False
-    device.repeatable(RoundLaunches(backend, loop).of(memory, shape))
+    on.device.repeatable(RoundLaunches(on.machine, loop).of(memory, shape))
 
 
-def _state(backend: CudaBackend, plan: PlannedSteps) -> CudaState:
+def _state(on: Rehearsal, plan: PlannedSteps) -> CudaState:
     """Its own size is not counted: windowed layers may have as many pages as the others."""
     n_pages = plan.n_slots * -(-plan.n_ctx // plan.page_len)
     room = StateRoom(n_pages, plan.page_len, plan.n_slots, plan.window, n_pages)
-    return backend.new_state(plan.shape, room)
+    return CudaState(on.device, plan.shape, on.kv_types, room)
 
 
 def _passes(
-    backend: CudaBackend, plan: PlannedSteps, state: CudaState
+    machine: CudaMachine, plan: PlannedSteps, state: CudaState
 ) -> Iterator[tuple[Run, int]]:
     """Each forward pass, and the width of the hidden rows that it continues."""
-    yield backend.compile(plan.forward, state, max_rows=plan.prompt_rows), 0
+    yield PromptRunner(machine, plan.forward, state, frozenset()), 0
     for head in plan.heads:
-        yield backend.compile(head, state, max_rows=plan.prompt_rows), plan.n_embd
+        yield PromptRunner(machine, head, state, frozenset()), plan.n_embd
 
 
-def _smaller_steps(backend: CudaBackend, plan: PlannedSteps, width: int) -> Iterator[Step]:
+def _smaller_steps(machine: CudaMachine, plan: PlannedSteps, width: int) -> Iterator[Step]:
     """One for each number of rows that a kernel is chosen by."""
     for n_rows in ROWS:
         n_out = n_rows if n_rows <= plan.window else 1
         yield _step(plan, 1, min(n_rows, plan.n_ctx), min(n_out, plan.n_ctx), width)
         n_slots = min(n_rows, plan.n_slots)
         yield _step(plan, n_slots, 1, 1, width)
-    for call in backend.prompts.calls:
+    for call in machine.prompts.calls:
         yield _step(plan, 1, min(call, plan.n_ctx), 1, width)
 
 

@@ -19,8 +19,8 @@ from .round_memory import RoundMemory
 from .step_memory import Outputs
 
 if TYPE_CHECKING:
-    from .backend import CudaBackend
     from .cuda_ops import LogitsWithMax
+    from .machine import CudaMachine
 
 _DRAFTS, _VERIFIES, _ENDS = range(3)  # marks of the clock
 
@@ -31,9 +31,9 @@ Shape = tuple[int, int, bool]  # the longest draft, cells, and whether the draft
 class RoundLaunches:
     """What a round consists of."""
 
-    def __init__(self, backend: CudaBackend, plan: DeviceLoopPlan) -> None:
-        self._backend, self._device, self._plan = backend, backend.device, plan
-        self._launcher = backend.launcher
+    def __init__(self, machine: CudaMachine, plan: DeviceLoopPlan) -> None:
+        self._machine, self._device, self._plan = machine, machine.device, plan
+        self._launcher = machine.launcher
         put = self._device.put
         self._stops = put(np.array(sorted(plan.stops), np.int32))
         self._rates = put(np.array(plan.chances, np.float64)) if plan.chances else None
@@ -66,7 +66,7 @@ class RoundLaunches:
         for step in range(max(most, 1)):
             # With nothing to draft, the head still reads what has come out.
             there = memory.draft_step(rows, hidden, cells, n_out=min(most, 1))
-            output = drafter.forward(self._backend.ops, there, self._plan.state, self._taps)
+            output = drafter.forward(self._machine.ops, there, self._plan.state, self._taps)
             if not most:
                 return
             head = DraftHead(
@@ -90,8 +90,8 @@ class RoundLaunches:
         verify_begin(launcher, sequences, most, rows)
         there = memory.verify_step(most, cells)
         taps = self._taps if memory.size.width else frozenset()  # for the drafter, now or later
-        with self._backend.ops.leaving_in(TapsOnly(self._device, memory.taps)):
-            output = self._plan.forward(self._backend.ops, there, self._plan.state, taps)
+        with self._machine.ops.leaving_in(TapsOnly(self._device, memory.taps)):
+            output = self._plan.forward(self._machine.ops, there, self._plan.state, taps)
         picked = memory.picked[: there.n_rows]
         places = RowPlaces(rows.sequence_of, rows.positions, sequences.table[int(Field.REQUEST)])
         head_pick(launcher, Logits(*output.logits), memory.requests, places, picked)

@@ -17,8 +17,8 @@ from .step_memory import MOST_REPEATED, Outputs
 from .step_sizes import filled_up
 
 if TYPE_CHECKING:
-    from .backend import CudaBackend
     from .cuda_ops import CudaOps
+    from .machine import CudaMachine
     from .state import CudaState
 
 
@@ -26,9 +26,9 @@ class Launches:
     """A forward pass; what comes out of it stays on the device."""
 
     def __init__(
-        self, backend: CudaBackend, forward: Forward, state: CudaState, taps: Taps
+        self, machine: CudaMachine, forward: Forward, state: CudaState, taps: Taps
     ) -> None:
-        self._backend, self._device = backend, backend.device
+        self._machine, self._device = machine, machine.device
         self._forward, self._state, self._taps = forward, state, taps
         self._graphs: Graphs[DeviceStep, Made] = Graphs(self._device)
         self._mirrors = Mirrors(self._device)
@@ -51,7 +51,7 @@ class Launches:
         there = replace(there, positions=step.positions, past=step.past)
         if step.received is not None:
             there.arrays["received"] = step.received
-        ops = self._backend.prompt_ops(self._backend.prompts.call(step.n_rows))
+        ops = self._machine.prompt_ops(step.n_rows)
         return Repeated(self._device, there, lambda: self._work(there, ops), repeats=False).run()
 
     def _receive(self, there: DeviceStep, step: Step) -> None:
@@ -71,7 +71,7 @@ class Launches:
 
     def _work(self, step: DeviceStep, ops: CudaOps | None = None) -> Made:
         """`ops`: others than the backend's own."""
-        own = ops or self._backend.ops
+        own = ops or self._machine.ops
         step.made.clear()
         with own.leaving_in(self._outputs):
             output = self._forward(own, step, self._state, self._taps)

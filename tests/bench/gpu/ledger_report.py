@@ -74,7 +74,7 @@ def _rounds(plan: Plan, ledger: Ledger) -> Iterator[Figure]:
 
 def _prompts(plan: Plan, ledger: Ledger) -> Iterator[Figure]:
     """What a piece of a prompt takes at best. Its rows are too many for a cache."""
-    n = ledger.backend.prompts.chunk
+    n = ledger.backend.machine.prompts.chunk
     account = ledger.prompt(n)
     total, products = account.total, account.flops / MULTIPLIED
     weights, rows = total.from_memory / COPIED, total.rows / COPIED
@@ -122,7 +122,7 @@ def tables(plan: Plan, ledger: Ledger) -> str:
     head = ["kernel", "launches", "weights MB", "state MB", "KV MB", "rows MB", "floor µs"]
     title = f"One row at a context of {CONTEXTS[1] // 1024}k, by kernel:"
     parts += [title, _markdown(head, by_kernel(plain))]
-    n = ledger.backend.prompts.chunk
+    n = ledger.backend.machine.prompts.chunk
     title = (
         f"{n} rows of a prompt, by kernel; weights are read, written as bfloat16 and read again:"
     )

@@ -13,7 +13,7 @@ import numpy as np
 
 from nextn.core.backend.cuda.backend import CudaBackend
 from nextn.core.backend.cuda.device_step import StepKey
-from nextn.core.backend.cuda.prompt import PromptSizes
+from nextn.core.backend.cuda.prompt_parts import PromptSizes
 from nextn.core.backend.cuda.runner import CudaRunner
 from nextn.core.backend.cuda.step_sizes import filled_up
 from nextn.core.backend.interface import HostOutput, StateRoom
@@ -49,8 +49,8 @@ class Loaded:
         backend = CudaBackend(place.device)
         backend.uploads = RandomUploads(place.device)
         if place.is_dry:  # so that short prompts are some
-            backend.prompts = PromptSizes(few=16, calls=(64,), chunk=64)
-            backend.prompt_chunk = backend.prompts.chunk
+            backend.machine.prompts = PromptSizes(few=16, calls=(64,), chunk=64)
+            backend.prompt_chunk = backend.machine.prompts.chunk
         file = open_gguf(path)
         model = build_model(file, backend)
         runtime = Runtime(file, model, backend, load_tokenizer(file.metadata), place.scale.n_ctx)
@@ -101,7 +101,7 @@ class Steps:
             for array in (kv.keys, kv.values):
                 fill_with_normal(array, i)
         loaded.place.device.launcher.begin_after_all()
-        self._run = CudaRunner(backend, model.forward, self.state, frozenset())
+        self._run = CudaRunner(backend.machine, model.forward, self.state, frozenset())
         self._tokens = loaded.tokens(n_slots * window)
 
     def step(self, n_rows: int, past: int, n_sequences: int = 1) -> Step:

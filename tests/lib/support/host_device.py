@@ -10,7 +10,7 @@ from shim.machine import host_problem
 from nextn.core.backend import cuda
 from nextn.core.backend.cuda.backend import CudaBackend
 from nextn.core.backend.cuda.device_contract import Device, Mirror, Numpy, Shape
-from nextn.core.backend.cuda.prompt import PromptSizes
+from nextn.core.backend.cuda.prompt_parts import PromptSizes
 from nextn.cuda_kernels.kernel import Array
 
 

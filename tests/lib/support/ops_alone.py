@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from nextn.core.backend import create_backend
-from nextn.core.backend.cuda.prompt import PromptSizes
+from nextn.core.backend.cuda.prompt_parts import PromptSizes
 from nextn.core.backend.interface import Backend, Ops, Output, Rows, State, StateRoom, Taps
 from nextn.core.backend.layers import Floats, KvTypes, MatrixPart, StateShape
 from nextn.core.backend.step import Step, StepPart, build_step

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from support.host_device import use_for_cuda
 
-from nextn.core.backend.cuda.prompt import PromptSizes
+from nextn.core.backend.cuda.prompt_parts import PromptSizes
 from nextn.core.backend.layers import HALF_FLOATS
 from nextn.core.gguf.reader import open_gguf
 from nextn.core.models.model import Model

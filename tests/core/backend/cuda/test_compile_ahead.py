@@ -14,7 +14,7 @@ from support.scripted import drain
 from support.tiny_models import TinyModel
 
 from nextn.core.backend.cuda.compile_ahead import AheadCompiler
-from nextn.core.backend.cuda.prompt import PromptSizes
+from nextn.core.backend.cuda.prompt_parts import PromptSizes
 from nextn.core.errors import ModelError
 from nextn.core.generation import GenerateParams
 from nextn.core.load_runtime import load_runtime

@@ -11,7 +11,7 @@ from support.running import random_tokens
 from support.scripted import Oracle, drain
 from support.tiny_models import TinyModel
 
-from nextn.core.backend.cuda.prompt import PromptSizes
+from nextn.core.backend.cuda.prompt_parts import PromptSizes
 from nextn.core.engine.engine import Engine
 from nextn.core.generation import Event, GenerateParams
 from nextn.core.load_runtime import load_runtime

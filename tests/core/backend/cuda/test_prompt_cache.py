@@ -11,7 +11,7 @@ from support.running import random_tokens
 from support.scripted import drain
 from support.tiny_models import TinyModel
 
-from nextn.core.backend.cuda.prompt import PromptSizes
+from nextn.core.backend.cuda.prompt_parts import PromptSizes
 from nextn.core.backend.interface import HostOutput
 from nextn.core.backend.layers import Floats
 from nextn.core.engine.engine import Engine

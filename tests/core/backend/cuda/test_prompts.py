@@ -15,7 +15,7 @@ from support.vocab import N_VOCAB
 
 from nextn.core.backend.cuda.backend import CudaBackend
 from nextn.core.backend.cuda.device_contract import Numpy
-from nextn.core.backend.cuda.prompt import PromptSizes
+from nextn.core.backend.cuda.prompt_parts import PromptSizes
 from nextn.core.backend.layers import Floats
 from nextn.core.backend.step import build_step
 from nextn.core.sampling.params import SamplingParams

@@ -15,7 +15,7 @@ from support.scripted import drain
 from support.tiny_models import TinyModel
 from support.towers import build_vision_model, picture
 
-from nextn.core.backend.cuda.prompt import PromptSizes
+from nextn.core.backend.cuda.prompt_parts import PromptSizes
 from nextn.core.engine.engine import Engine
 from nextn.core.errors import ConfigError
 from nextn.core.generation import Event, GenerateParams

@@ -10,7 +10,7 @@ from support.host_device import HostDevice
 
 from nextn.core.backend.cuda.device_step import StepKey
 from nextn.core.backend.cuda.graphs import MOST_GRAPHS, Graphs, Repeated
-from nextn.core.backend.cuda.prompt import parts_of
+from nextn.core.backend.cuda.prompt_parts import parts_of
 from nextn.core.backend.cuda.step_sizes import filled_up, row_bucket
 from nextn.core.backend.step import Step, StepPart, build_step
 

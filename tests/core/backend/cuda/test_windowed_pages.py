@@ -19,7 +19,7 @@ from support.windowed_model import read_with_windows
 from nextn.core.backend.cuda.backend import CudaBackend
 from nextn.core.backend.cuda.device_step import DeviceStep
 from nextn.core.backend.cuda.packets import Mirrors
-from nextn.core.backend.cuda.prompt import PromptSizes
+from nextn.core.backend.cuda.prompt_parts import PromptSizes
 from nextn.core.backend.cuda.state import CudaState
 from nextn.core.backend.interface import StateRoom
 from nextn.core.backend.layers import HALF_FLOATS, KvShape, KvTypes, RecurrentShape, StateShape
