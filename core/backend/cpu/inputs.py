@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from ...errors import ConfigError
 from ..layers import QueryGrowth, RotaryPositions
 from ..step import Ints, Step
-from .kernels.attention_prep import StepWords
+from .kernels.attention_shape import StepWords
 from .kernels.fill import FILL, SourceWords, write_fill
 from .kernels.pack import RowSet
 from .kernels.tile import WIDTHS

@@ -23,7 +23,8 @@ from .emit import LANES
 from .formats.floats import _Floats
 from .formats.tile_format import Record
 from .kernels.attend import MAX_SHARED_UNITS, SHARED_BYTES, write_attend
-from .kernels.attention_prep import AttentionShape, StepWords, write_append
+from .kernels.attention_prep import write_append
+from .kernels.attention_shape import AttentionShape, StepWords
 from .kernels.convolve import write_convolve
 from .kernels.flat import write_activate, write_add, write_cap
 from .kernels.gated_product import GatedWords, SideWords, write_gated_product

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ...errors import ConfigError
 from ..layers import LatentAttention
 from .formats.tile_format import Record
-from .kernels.attention_prep import AttentionShape
+from .kernels.attention_shape import AttentionShape
 from .kernels.latent_prep import HeadWords, LatentShape, write_head_product, write_latent_prep
 from .kernels.tile import WIDTHS
 from .ops import activations, add_tile_functions, attend_rows, name_of

@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from ..emit import I64, Emitter, Value
 from ..formats.tile_format import Record
-from .attention_prep import AttentionShape, StepWords
+from .attention_shape import AttentionShape, StepWords
 from .mathematics import F32X16
 from .pack import RowSet, pack_block
 from .spans import LINE, Bundle, Places, Range, SpanWork

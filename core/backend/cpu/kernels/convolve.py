@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..emit import F32, I64, Emitter, Value
-from .attention_prep import StepWords
+from .attention_shape import StepWords
 from .mathematics import F32X16
 from .row_kernels import each_vector
 

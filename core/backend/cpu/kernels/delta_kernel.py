@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from ..emit import F32, LANES, Emitter, Value
 from ..formats.tile_format import Record
-from .attention_prep import StepWords
+from .attention_shape import StepWords
 from .convolution import VECTOR, Ring, convolve
 from .delta_parts import DeltaKernelShape, DeltaPart, DeltaWords, value_head
 from .mathematics import F32X16, exp, one, reciprocal_sqrt, sigmoid, silu, softplus

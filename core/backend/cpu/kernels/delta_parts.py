@@ -9,7 +9,7 @@ from msgspec.structs import asdict
 from ...layers import ChannelDelta, DeltaRule, HeadOrder, RecurrentShape
 from ..emit import LANES, Emitter, Value
 from ..formats.tile_format import Record
-from .attention_prep import StepWords
+from .attention_shape import StepWords
 from .sequence_part import SequencePart
 
 

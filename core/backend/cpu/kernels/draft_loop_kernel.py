@@ -14,7 +14,7 @@ from ... import picking
 from ...interface import MAXIMA_BLOCK
 from ...step import KEPT_FACTORS
 from ..emit import F32, F64, I64, LANES, POINTER, Emitter, Value, vector
-from .attention_prep import StepWords
+from .attention_shape import StepWords
 from .fill import Filling, SourceWords
 from .mathematics import F32X16, I32X16, ROUND, one, polynomial
 from .row_kernels import copy_floats

@@ -9,7 +9,7 @@ from __future__ import annotations
 from llvmlite import ir
 
 from ..emit import I32, I64, Emitter, Value
-from .attention_prep import StepWords
+from .attention_shape import StepWords
 from .pack import RowSet
 
 FILL = ir.FunctionType(I64, [I64, I64])  # (step words, source words) -> positions that it reaches

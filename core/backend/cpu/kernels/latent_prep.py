@@ -7,7 +7,8 @@ from msgspec import Struct
 from ...layers import LatentAttention, RopePairs
 from ..emit import F32, I64, LANES, Emitter, Value
 from ..formats.tile_format import ROWS
-from .attention_prep import StepWords, place_of_row, turn
+from .attention_prep import place_of_row, turn
+from .attention_shape import StepWords
 from .cells_latent import LatentKeys, padded_width
 from .mathematics import F32X16
 from .pack import RowSet

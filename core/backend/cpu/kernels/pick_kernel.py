@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ... import picking
 from ..emit import I64, Emitter
-from .attention_prep import StepWords
+from .attention_shape import StepWords
 from .sample import Head, largest, pick_token
 
 

@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from ...step import KEPT_FACTORS
 from ..emit import I64, Emitter, Value
-from .attention_prep import StepWords
+from .attention_shape import StepWords
 from .mathematics import F32X16
 
 # Decays and waits below this count as 0. Products with them would soon be denormal numbers, which

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...layers import RecurrentShape
 from ..emit import LANES, Emitter, Value
-from .attention_prep import StepWords
+from .attention_shape import StepWords
 from .convolution import VECTOR, Ring, convolve
 from .mathematics import F32X16
 from .sequence_part import SequencePart

@@ -22,10 +22,9 @@ from .flat import soft_cap
 from .mathematics import F32X16, exp, one, sigmoid
 
 if TYPE_CHECKING:
-    from .attention_prep import AttentionShape
+    from .attention_shape import AttentionShape
 
 LOWEST = -3.0e38
-SPAN = 256  # cells, or a little more where pages do not divide it
 LINE = 64
 
 

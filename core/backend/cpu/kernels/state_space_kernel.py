@@ -11,7 +11,7 @@ from typing import Any
 
 from ..emit import F32, I64, LANES, Emitter, Value
 from ..formats.tile_format import Record
-from .attention_prep import StepWords
+from .attention_shape import StepWords
 from .convolution import VECTOR, Ring, convolve
 from .mathematics import F32X16, exp, one, silu, softplus
 from .row_kernels import copy_floats, each_vector, put_block

@@ -12,7 +12,7 @@ from support.blocks import identity
 from support.thoroughness import n_examples
 
 from nextn.core.backend import create_backend
-from nextn.core.backend.cpu.kernels.spans import SPAN
+from nextn.core.backend.cpu.kernels.attention_shape import SPAN
 from nextn.core.backend.cpu.state import count_state_bytes
 from nextn.core.backend.interface import Ops, Output, State, StateRoom, Taps
 from nextn.core.backend.layers import (
