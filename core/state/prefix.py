@@ -17,7 +17,8 @@ import numpy as np
 from msgspec import Struct, field
 
 from ..backend.step import Ints
-from .pages import PagePool, PageTable
+from .page_pool import PagePool
+from .pages import PageTable
 from .slots import Checkpoint, SlotPool
 from .windowed_table import GONE
 from .windows import WindowedPages

@@ -20,7 +20,8 @@ from ..backend.layers import StateShape
 from ..backend.step import pending_accepted_after
 from ..errors import ConfigError
 from .embedded_rows import ModelPrompt
-from .pages import PagePool, PageTable
+from .page_pool import PagePool
+from .pages import PageTable
 from .prefix import PrefixCache, PrefixMatch
 from .sizes import StateSizes
 from .slots import Checkpoint, SlotPool

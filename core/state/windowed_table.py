@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from ..backend.step import Ints
-from .pages import PagePool
+from .page_pool import PagePool
 from .windows import WindowedPages
 
 GONE: Final = -1  # in place of a page that no row will see again

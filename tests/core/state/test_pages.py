@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nextn.core.state.pages import PagePool
+from nextn.core.state.page_pool import PagePool
 
 
 @pytest.mark.parametrize("is_kept", [False, True])
