@@ -117,7 +117,7 @@ class LocalTarget:
             drafter=build_speculator(setting),
         )
         self._engine, self._n_slots = engine, concurrency
-        self._watch = Stopwatch(engine)
+        self._watch = Stopwatch(engine.phase_times)
 
     def run(
         self, prompts: Sequence[Prompt], settings: RunSettings, concurrency: int = 1

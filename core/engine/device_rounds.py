@@ -22,10 +22,10 @@ from ..backend.interface import HostOutput
 from ..backend.interface.device_loop import DeviceLoop, DeviceSequence, SequenceEnd, SequenceResult
 from ..generation import TARGET
 from ..speculation.device_speculation import NO_LIMIT, DeviceSpeculation, RoundOutcome, RoundPlan
-from ..speculation.interface import Draft
+from ..speculation.draft import Draft
 from ..state.store import SequenceState, StateStore
-from .scheduler import Scheduler, SequenceRows
-from .sequence import Sequence
+from .scheduler import Scheduler
+from .sequence import Sequence, SequenceRows
 from .speculator_host import SpeculatorHost, request_of
 from .stopwatch import PhaseTimes
 

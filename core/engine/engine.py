@@ -35,11 +35,11 @@ from . import saving
 from .config import EngineConfig
 from .device_rounds import DeviceRounds
 from .samplers import SamplerMaker
-from .scheduler import Scheduler, SequenceRows
-from .sequence import Sequence
+from .scheduler import Scheduler
+from .sequence import Sequence, SequenceRows, Verifier
 from .speculator_host import SpeculatorHost
 from .stopwatch import PhaseTimes
-from .verify import Verifier, Verifiers, make_verifier
+from .verify import Verifiers, make_verifier
 
 
 class Engine:

@@ -9,34 +9,10 @@ running sequence is never preempted.
 from __future__ import annotations
 
 from collections import deque
-from typing import Final
 
-from msgspec import Struct, field
-
-from ..speculation.interface import Draft
 from ..state.store import SequenceState, StateStore
 from .config import EngineConfig
-from .sequence import Sequence
-
-_NO_DRAFT: Final = Draft()  # shared by all that have none: not to be changed
-
-
-class SequenceRows(Struct, eq=False):
-    """One sequence's rows of a step: the last token with a draft, or a piece of its prompt."""
-
-    sequence: Sequence
-    state: SequenceState
-    tokens: list[int]
-    n_out: int  # logits wanted, of the last so many rows
-    max_draft: int = 0
-    draft: Draft = field(default_factory=lambda: _NO_DRAFT)
-    n_accepted: int = 0  # of the draft's tokens, once it was verified
-
-    def add_draft(self, draft: Draft) -> None:
-        """Behind the last token; at most `max_draft` tokens."""
-        self.draft = draft
-        self.tokens += draft.tokens
-        self.n_out += len(draft.tokens)
+from .sequence import Sequence, SequenceRows
 
 
 class Scheduler:

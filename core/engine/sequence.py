@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
 from collections.abc import Sequence as Tokens
-from typing import TYPE_CHECKING
+from typing import Final
+
+from msgspec import Struct, field
 
 from ..backend.interface import HostOutput
 from ..backend.picking import UNSURE
@@ -27,7 +30,7 @@ from ..generation import (
 from ..sampling.logprobs import distribution_logprobs, token_logprob, top_logprobs
 from ..sampling.relaxed import Phase
 from ..sampling.sampler import Sampler
-from ..speculation.interface import Draft
+from ..speculation.draft import Draft
 from ..speculation.options import MAX_DRAFT
 from ..state.embedded_rows import ModelPrompt
 from ..state.snapshot import SequenceSnapshot
@@ -35,8 +38,7 @@ from ..state.store import SequenceState
 from ..tokenizer import StreamDecoder
 from .stops import StopFinder
 
-if TYPE_CHECKING:
-    from .verify import Verifier
+_NO_DRAFT: Final = Draft()  # shared by all that have none: not to be changed
 
 # Called for each token with its source and the row of logits that it was picked from.
 RowObserver = Callable[[int, str, HostOutput, int], None]
@@ -239,3 +241,45 @@ class Sequence:
             counts.accepted += draft.sources[:n_accepted].count(source)
         for source, ms in draft.ms.items():
             stats.by_source.setdefault(source, SourceStats()).ms += ms
+
+
+class SequenceRows(Struct, eq=False):
+    """One sequence's rows of a step: the last token with a draft, or a piece of its prompt."""
+
+    sequence: Sequence
+    state: SequenceState
+    tokens: list[int]
+    n_out: int  # logits wanted, of the last so many rows
+    max_draft: int = 0
+    draft: Draft = field(default_factory=lambda: _NO_DRAFT)
+    n_accepted: int = 0  # of the draft's tokens, once it was verified
+
+    def add_draft(self, draft: Draft) -> None:
+        """Behind the last token; at most `max_draft` tokens."""
+        self.draft = draft
+        self.tokens += draft.tokens
+        self.n_out += len(draft.tokens)
+
+
+class Verifier(ABC):
+    mode: str  # of `Acceptance`
+    # What a device loop needs to verify by itself (`DeviceLoopPlan.chances`); empty where only the
+    # target's own picks are accepted, None where a device loop cannot verify in this way.
+    round_chances: tuple[float, ...] | None = None
+
+    def check(self, sampler: Sampler) -> None:
+        """Refuse what cannot be verified in this way, with a ConfigError."""
+
+    def picks_every_row(self, sampler: Sampler) -> bool:
+        """Whether `Sequence.pick` is called for every row behind accepted ones, so that the backend
+        may pick them all beforehand."""
+        return True
+
+    @abstractmethod
+    def accept(self, part: SequenceRows, output: HostOutput, first: int) -> int:
+        """Emit the tokens of one sequence, whose logits begin at row `first`; how many they are,
+        1 to the draft's length + 1. Sets `part.n_accepted`.
+
+        Each token is appended before the next row is read. Rows behind the end of the sequence, or
+        behind a rejected token, are not read.
+        """

@@ -10,20 +10,14 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from ..backend.interface import HostOutput, Taps
 from ..backend.step import Step
 from ..speculation.device_speculation import DeviceSpeculation, NoDrafts
-from ..speculation.interface import (
-    DraftRequest,
-    SavesState,
-    SequenceStart,
-    Speculator,
-    StepResult,
-)
+from ..speculation.draft import DraftRequest
+from ..speculation.interface import SavesState, SequenceStart, Speculator, StepResult
 from ..state.embedded_rows import real_tokens
 from ..state.store import StateStore
 from . import saving
 
 if TYPE_CHECKING:
-    from .scheduler import SequenceRows
-    from .sequence import Sequence
+    from .sequence import Sequence, SequenceRows
 
 T = TypeVar("T")
 

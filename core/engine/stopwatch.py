@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from msgspec import Struct
 from msgspec.structs import astuple, fields
-
-if TYPE_CHECKING:
-    from .engine import Engine
 
 
 class PhaseTimes(Struct):
@@ -30,9 +25,8 @@ PHASES = tuple(each.name for each in fields(PhaseTimes))
 class Stopwatch:
     """Reads the phase times of an engine since it was made."""
 
-    def __init__(self, engine: Engine) -> None:
-        self._times = engine.phase_times
-        self._began = astuple(engine.phase_times)
+    def __init__(self, times: PhaseTimes) -> None:
+        self._times, self._began = times, astuple(times)
 
     def lap(self) -> tuple[float, ...]:
         """Seconds by phase."""

@@ -6,7 +6,7 @@ token drafted for this row stay, and if not, which one comes instead?
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from typing import Final, NamedTuple
 
 from ..backend.interface import HostOutput
@@ -18,37 +18,12 @@ from ..sampling.relaxed import Phase, is_nearly_best
 from ..sampling.sampler import Sampler
 from ..speculation import acceptance as modes
 from ..speculation.acceptance import Acceptance, parse_accept
-from ..speculation.interface import Draft
+from ..speculation.draft import Draft
 from ..tokenizer import Tokenizer
 from ..tokenizer.thinking import find_thinking_marks
-from .scheduler import SequenceRows
-from .sequence import Sequence
+from .sequence import Sequence, SequenceRows, Verifier
 
 _MAX_RULES: Final = 64  # that are remembered
-
-
-class Verifier(ABC):
-    mode: str  # of `Acceptance`
-    # What a device loop needs to verify by itself (`DeviceLoopPlan.chances`); empty where only the
-    # target's own picks are accepted, None where a device loop cannot verify in this way.
-    round_chances: tuple[float, ...] | None = None
-
-    def check(self, sampler: Sampler) -> None:
-        """Refuse what cannot be verified in this way, with a ConfigError."""
-
-    def picks_every_row(self, sampler: Sampler) -> bool:
-        """Whether `Sequence.pick` is called for every row behind accepted ones, so that the backend
-        may pick them all beforehand."""
-        return True
-
-    @abstractmethod
-    def accept(self, part: SequenceRows, output: HostOutput, first: int) -> int:
-        """Emit the tokens of one sequence, whose logits begin at row `first`; how many they are,
-        1 to the draft's length + 1. Sets `part.n_accepted`.
-
-        Each token is appended before the next row is read. Rows behind the end of the sequence, or
-        behind a rejected token, are not read.
-        """
 
 
 def make_verifier(acceptance: Acceptance, tokenizer: Tokenizer) -> Verifier:

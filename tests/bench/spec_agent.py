@@ -19,11 +19,12 @@ from nextn.core.gguf.reader import open_gguf
 from nextn.core.sampling.params import SamplingParams
 from nextn.core.sampling.sampler import Sampler
 from nextn.core.speculation.composite import CompositeSpeculator
+from nextn.core.speculation.draft import DraftRequest
 from nextn.core.speculation.drafters.ngram_base import NgramDrafter
 from nextn.core.speculation.drafters.ngram_chances import n_common
 from nextn.core.speculation.drafters.ngram_match import MatchDrafter, match_rule
 from nextn.core.speculation.drafters.suffix import SuffixDrafter
-from nextn.core.speculation.interface import DraftRequest, SequenceStart
+from nextn.core.speculation.interface import SequenceStart
 from nextn.core.speculation.options import (
     AUTO_MOD,
     NGRAM_MOD,

@@ -12,8 +12,8 @@ import numpy as np
 import nextn.core
 from nextn.core.backend.interface import HostOutput
 from nextn.core.engine.engine import Engine
-from nextn.core.engine.scheduler import SequenceRows
-from nextn.core.engine.verify import SyntheticVerifier, Verifier
+from nextn.core.engine.sequence import SequenceRows, Verifier
+from nextn.core.engine.verify import SyntheticVerifier
 from nextn.core.generation import GenerateParams
 from nextn.core.runtime import Runtime
 from nextn.core.sampling.params import SamplingParams

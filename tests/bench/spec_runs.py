@@ -13,8 +13,7 @@ from msgspec.structs import replace
 from nextn.core.backend.interface import HostOutput
 from nextn.core.engine.config import EngineConfig
 from nextn.core.engine.engine import Engine
-from nextn.core.engine.scheduler import SequenceRows
-from nextn.core.engine.verify import Verifier
+from nextn.core.engine.sequence import SequenceRows, Verifier
 from nextn.core.generation import ERROR, TARGET, GenerateParams, Stats
 from nextn.core.runtime import Runtime
 from nextn.core.sampling.params import SamplingParams

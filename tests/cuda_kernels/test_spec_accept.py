@@ -18,14 +18,13 @@ from support.picking_rows import requests_of
 from nextn.core.backend import step as host_step
 from nextn.core.backend.interface import HostOutput
 from nextn.core.backend.picking import UNSURE
-from nextn.core.engine.scheduler import SequenceRows
-from nextn.core.engine.sequence import Sequence
-from nextn.core.engine.verify import MatchVerifier, SyntheticVerifier, Verifier
+from nextn.core.engine.sequence import Sequence, SequenceRows, Verifier
+from nextn.core.engine.verify import MatchVerifier, SyntheticVerifier
 from nextn.core.generation import CONTEXT, EOS, ERROR, LIMIT, GenerateParams
 from nextn.core.sampling.params import SamplingParams
 from nextn.core.sampling.sampler import Sampler
 from nextn.core.speculation.acceptance import SYNTHETIC, Acceptance
-from nextn.core.speculation.interface import Draft
+from nextn.core.speculation.draft import Draft
 from nextn.core.state.embedded_rows import ModelPrompt
 from nextn.core.state.store import SequenceState
 from nextn.cuda_kernels import spec_accept as module

@@ -18,7 +18,8 @@ from support.scripted import (
 
 from nextn.core.engine.engine import Engine
 from nextn.core.engine.speculator_host import FORGOTTEN_AFTER, MAX_FAILURES
-from nextn.core.speculation.interface import Draft, DraftRequest, SequenceStart, StepResult
+from nextn.core.speculation.draft import Draft, DraftRequest
+from nextn.core.speculation.interface import SequenceStart, StepResult
 
 METHODS = ("begin", "propose", "observe", "settle", "end", "carry")
 

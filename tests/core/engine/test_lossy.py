@@ -32,7 +32,8 @@ from nextn.core.errors import ConfigError
 from nextn.core.generation import EOS, STOP, TARGET, GenerateParams
 from nextn.core.sampling.params import SamplingParams
 from nextn.core.speculation.acceptance import Acceptance
-from nextn.core.speculation.interface import Draft, DraftRequest, Speculator
+from nextn.core.speculation.draft import Draft, DraftRequest
+from nextn.core.speculation.interface import Speculator
 from nextn.core.speculation.synthetic import chances_of, rates_for_length
 
 OPEN, CLOSE = 21, 22

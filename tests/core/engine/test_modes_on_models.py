@@ -22,7 +22,8 @@ from nextn.core.sampling.logprobs import token_logprob
 from nextn.core.sampling.noise import DRAFT_TOKEN
 from nextn.core.sampling.params import SamplingParams
 from nextn.core.speculation.acceptance import Acceptance
-from nextn.core.speculation.interface import Draft, DraftRequest, Speculator
+from nextn.core.speculation.draft import Draft, DraftRequest
+from nextn.core.speculation.interface import Speculator
 from nextn.core.state.sizes import StateSizes
 from nextn.core.tokenizer import load_tokenizer
 

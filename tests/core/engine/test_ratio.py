@@ -34,7 +34,8 @@ from nextn.core.sampling.distribution import Distribution, residual
 from nextn.core.sampling.noise import DRAFT_TOKEN, PICK_TOKEN
 from nextn.core.sampling.params import SamplingParams
 from nextn.core.speculation.acceptance import Acceptance
-from nextn.core.speculation.interface import Draft, DraftRequest, Speculator
+from nextn.core.speculation.draft import Draft, DraftRequest
+from nextn.core.speculation.interface import Speculator
 
 RATIO = Acceptance("ratio")
 N_RUNS, N_TOKENS = 1200, 3

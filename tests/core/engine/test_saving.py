@@ -20,7 +20,8 @@ from support.scripted import (
 from nextn.core.errors import ConfigError, FileFormatError
 from nextn.core.generation import Event, GenerateParams
 from nextn.core.sampling.params import SamplingParams
-from nextn.core.speculation.interface import Draft, DraftRequest, SequenceStart
+from nextn.core.speculation.draft import Draft, DraftRequest
+from nextn.core.speculation.interface import SequenceStart
 from nextn.core.state.snapshot import SequenceSnapshot
 
 PROMPT = [5, 3, 8, 1, 4, 4, 7, 2, 9, 11, 6, 6, 2]

@@ -31,11 +31,11 @@ from support.verifying import (
 )
 
 from nextn.core.backend.interface import HostOutput
-from nextn.core.engine.scheduler import SequenceRows
+from nextn.core.engine.sequence import SequenceRows
 from nextn.core.engine.verify import MatchVerifier
 from nextn.core.errors import NonFiniteError
 from nextn.core.generation import EOS, ERROR, TARGET
-from nextn.core.speculation.interface import Draft, DraftRequest
+from nextn.core.speculation.draft import Draft, DraftRequest
 
 
 def prompt_that_ends() -> tuple[list[int], list[int]]:
