@@ -29,7 +29,8 @@ from .backend.step import Step
 from .generation import TARGET
 from .models.model import Model
 from .sampling.sampler import Sampler
-from .speculation.interface import Draft, DraftRequest, SequenceStart, Speculator, StepResult
+from .speculation.draft import Draft, DraftRequest
+from .speculation.interface import SequenceStart, Speculator, StepResult
 from .state.sizes import WINDOW, StateSizes
 from .state.state_rows import StateRows
 from .state.store import SequenceState, StateStore

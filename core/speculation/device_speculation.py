@@ -14,7 +14,7 @@ from msgspec import Struct, field
 
 from ..backend.interface.device_loop import DeviceDrafter, DraftLimit
 from ..backend.layers import Floats
-from .interface import Draft, DraftRequest
+from .draft import Draft, DraftRequest
 from .rounds import Round
 
 NO_LIMIT: Final = DraftLimit()  # nothing is drafted

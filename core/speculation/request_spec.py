@@ -16,7 +16,7 @@ from .acceptance import RATIO, parse_accept
 from .options import ASSISTANT, AUTO, MAX_DRAFT, MTP, NONE, SpecOptions, parse_types
 
 if TYPE_CHECKING:
-    from .interface import Draft
+    from .draft import Draft
 
 PREDICTION: Final = "prediction"  # drafts from the text that a request expects
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from msgspec import Struct
 
 if TYPE_CHECKING:
-    from .interface import Draft
+    from .draft import Draft
 
 NOTHING: Final = -1
 

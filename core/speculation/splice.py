@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from .interface import Draft
+from .draft import Draft
 
 UNKNOWN: Final = -1.0  # the chance of a token whose source gives none
 

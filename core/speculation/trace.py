@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ..errors import ConfigError
 
 if TYPE_CHECKING:
-    from .policy.controller import Controller
     from .policy.sequence_stats import SequenceStats
     from .rounds import Round
 
@@ -18,6 +17,15 @@ _BUFFERED: Final = 256  # rounds
 _UNDER_WAY: Final = 8  # rounds that a device may make before the first is read
 _N_STEPS: Final = 17  # rows whose expected cost is written
 _N_PLACES: Final = 8
+
+
+class Estimates(NamedTuple):
+    """What a controller reckons with when it plans a round."""
+
+    n_rounds: int
+    rate: float
+    steps: Sequence[float]  # ms, by rows
+    spent: float  # of the budget of tries
 
 
 class Trace:
@@ -31,15 +39,15 @@ class Trace:
         self._open: list[dict[str, Any]] = []  # rounds whose outcome may still come
 
     def entry(
-        self, controller: Controller, decided: Round, sequences: Sequence[SequenceStats]
+        self, estimates: Estimates, decided: Round, sequences: Sequence[SequenceStats]
     ) -> dict[str, Any]:
         """What is known of a round when it is planned. The same object is written later, with what
         became of it."""
-        n, steps = len(decided.requests), controller.costs.steps
+        n, steps = len(decided.requests), estimates.steps
         entry = {
-            "round": controller.n_rounds,
+            "round": estimates.n_rounds,
             "estimates": {
-                "rate": controller.rate,
+                "rate": estimates.rate,
                 "steps": [round(ms, 5) for ms in steps[n : n + _N_STEPS]],
                 "sources": {
                     str(request.sequence): {
@@ -48,7 +56,7 @@ class Trace:
                     }
                     for request, stats in zip(decided.requests, sequences, strict=True)
                 },
-                "spent": round(controller.budget.spent, 3),
+                "spent": round(estimates.spent, 3),
             },
             "plans": [
                 {

@@ -8,7 +8,7 @@ from typing import Final
 from weakref import WeakKeyDictionary
 
 from ...sampling.sampler import Sampler
-from ..interface import DraftRequest
+from ..draft import DraftRequest
 
 # By sampler, computed once: a request may ban tens of thousands of tokens.
 _banned_ids: Final[WeakKeyDictionary[Sampler, frozenset[int]]] = WeakKeyDictionary()

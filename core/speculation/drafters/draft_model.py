@@ -17,7 +17,8 @@ from ...sampling.draft_sampler import make_draft_sampler
 from ...state.fingerprint import model_fingerprint
 from ...state.prefix_export import Origin, PrefixExport, export_prefix, import_prefix
 from ...state.snapshot import SequenceSnapshot
-from ..interface import Draft, DraftRequest, SavesState, SequenceStart, Speculator
+from ..draft import Draft, DraftRequest
+from ..interface import SavesState, SequenceStart, Speculator
 from ..options import DRAFT
 from .draft_model_round import DraftedSequence, DraftInProgress, DraftModelRound
 from .draft_model_state import DraftState, ReadSequence, draft_sizes, load_reading, save_reading

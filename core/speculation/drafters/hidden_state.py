@@ -22,7 +22,8 @@ from ...sampling.draft_sampler import DraftSampler, make_draft_sampler
 from ...state.state_rows import EmbeddedSteps
 from ...state.store import SequenceState, StateStore
 from ..device_speculation import DrafterHandover
-from ..interface import Draft, DraftRequest, SavesState, SequenceStart, Speculator, StepResult
+from ..draft import Draft, DraftRequest
+from ..interface import SavesState, SequenceStart, Speculator, StepResult
 from ..request_spec import BY_DEFAULT
 from .block_loop import BlockDraftLoop
 from .chained_heads import ChainedHeadsLoop

@@ -8,7 +8,8 @@ from collections.abc import Sequence, Set
 from typing import Any, NamedTuple
 
 from ...errors import FileFormatError
-from ..interface import Draft, DraftRequest, SavesState, SequenceStart, Speculator
+from ..draft import Draft, DraftRequest
+from ..interface import SavesState, SequenceStart, Speculator
 from .admissible import admissible
 from .ngram_chances import as_int, n_common
 from .ngram_index import continues

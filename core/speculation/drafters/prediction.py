@@ -11,7 +11,8 @@ from typing import Final
 
 import numpy as np
 
-from ..interface import Draft, DraftRequest, SequenceStart, Speculator
+from ..draft import Draft, DraftRequest
+from ..interface import SequenceStart, Speculator
 from ..request_spec import PREDICTION
 from .admissible import admissible
 from .ngram_chances import n_common

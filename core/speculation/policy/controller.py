@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from ..cost_file import save_costs
 from ..rounds import NOTHING, DraftPlan, Outlook, PlanRequest, Policy, Round
+from ..trace import Estimates, Trace
 from .acceptance_estimates import AcceptanceCounts, Track
 from .allocate import (
     Allocation,
@@ -26,8 +27,7 @@ from .costs import LONGEST, CostModel
 from .sequence_stats import SequenceStats
 
 if TYPE_CHECKING:
-    from ..interface import Draft
-    from ..trace import Trace
+    from ..draft import Draft
 
 _FORGET: Final = 0.95  # what is left of the rate that was reached, after a round
 _LONGEST_CHECK: Final = 3  # network tokens before the tail of an n-gram draft
@@ -95,7 +95,8 @@ class Controller(Policy):
         plans = self._plan(requests, sequences)
         decided = Round(requests, plans)
         if self._trace is not None:
-            decided.trace = self._trace.entry(self, decided, sequences)
+            estimates = Estimates(self.n_rounds, self.rate, self.costs.steps, self.budget.spent)
+            decided.trace = self._trace.entry(estimates, decided, sequences)
         return decided
 
     def _plan(

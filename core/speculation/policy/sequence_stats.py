@@ -10,7 +10,7 @@ from ..rounds import DraftPlan, PlanRequest
 from .acceptance_estimates import AcceptanceCounts, Track
 
 if TYPE_CHECKING:
-    from ..interface import Draft
+    from ..draft import Draft
 
 SOON: Final = 4  # rounds until the first probe of a source, and after it was of use
 _LATEST: Final = 200  # rounds between two probes

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from nextn.core.sampling.grammar import Grammar
 from nextn.core.sampling.params import SamplingParams
 from nextn.core.sampling.sampler import Sampler
+from nextn.core.speculation.draft import DraftRequest
 from nextn.core.speculation.drafters.admissible import admissible, banned_ids
-from nextn.core.speculation.interface import DraftRequest
 
 EOG = frozenset({8, 9})
 N_VOCAB = 10

@@ -33,7 +33,7 @@ from support.simulated import (
 )
 from support.thoroughness import COVERS_ALL
 
-from nextn.core.speculation.interface import Draft
+from nextn.core.speculation.draft import Draft
 from nextn.core.speculation.policy.controller import Controller
 from nextn.core.speculation.policy.costs import CostModel
 from nextn.core.speculation.policy.fixed import FixedPolicy

@@ -43,7 +43,8 @@ from nextn.core.sampling.params import SamplingParams
 from nextn.core.sampling.sampler import Sampler
 from nextn.core.speculation.build import build_speculator
 from nextn.core.speculation.composite import CompositeSpeculator
-from nextn.core.speculation.interface import Draft, Speculator
+from nextn.core.speculation.draft import Draft
+from nextn.core.speculation.interface import Speculator
 from nextn.core.speculation.options import SpecOptions
 from nextn.core.speculation.request_spec import BY_DEFAULT, RequestSpec
 from nextn.core.speculation.rounds import PlanRequest, Round

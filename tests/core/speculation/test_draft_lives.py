@@ -30,9 +30,9 @@ from nextn.core.engine.engine import Engine
 from nextn.core.engine.sequence import Sequence
 from nextn.core.generation import CANCELLED, GenerateParams
 from nextn.core.sampling.params import SamplingParams
+from nextn.core.speculation.draft import Draft, DraftRequest
 from nextn.core.speculation.drafters.draft_model import DraftModel
 from nextn.core.speculation.drafters.vocabulary_bridge import SharedTokens
-from nextn.core.speculation.interface import Draft, DraftRequest
 from nextn.core.speculation.options import SpecOptions
 from nextn.core.speculation.setting import LoadedModel, Setting
 from nextn.core.state.sizes import StateSizes

@@ -34,7 +34,7 @@ from support.vocab import EOS_ID
 from nextn.core.backend.interface import Drafts
 from nextn.core.generation import GenerateParams
 from nextn.core.sampling.params import SamplingParams
-from nextn.core.speculation.interface import Draft, DraftRequest
+from nextn.core.speculation.draft import Draft, DraftRequest
 from nextn.core.speculation.setting import LoadedModel
 
 Tiny = Callable[..., TinyModel]

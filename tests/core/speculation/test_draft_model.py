@@ -38,8 +38,8 @@ from support.tiny_models import FAMILIES, TinyModel
 
 from nextn.core.errors import ConfigError
 from nextn.core.generation import CONTEXT
+from nextn.core.speculation.draft import Draft, DraftRequest
 from nextn.core.speculation.drafters.draft_model import make
-from nextn.core.speculation.interface import Draft, DraftRequest
 from nextn.core.speculation.options import SpecOptions
 from nextn.core.speculation.setting import Setting
 

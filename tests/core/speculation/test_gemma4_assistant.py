@@ -37,8 +37,8 @@ from nextn.core.models.drafters.gemma4_assistant import TAP
 from nextn.core.models.drafters.mtp_network import H_NEXTN
 from nextn.core.runtime import Runtime
 from nextn.core.sampling.params import SamplingParams
+from nextn.core.speculation.draft import Draft, DraftRequest
 from nextn.core.speculation.drafters.hidden_state import HiddenStateDrafter
-from nextn.core.speculation.interface import Draft, DraftRequest
 from nextn.core.speculation.options import (
     NO_SPECULATION,
     NgramModSizes,

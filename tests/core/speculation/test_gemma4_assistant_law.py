@@ -25,8 +25,8 @@ from nextn.core.runtime import Runtime
 from nextn.core.sampling.params import SamplingParams
 from nextn.core.simple import SimpleLoop
 from nextn.core.speculation.build import build_speculator
+from nextn.core.speculation.draft import Draft, DraftRequest
 from nextn.core.speculation.drafters.hidden_state import HiddenStateDrafter
-from nextn.core.speculation.interface import Draft, DraftRequest
 from nextn.core.speculation.options import NgramModSizes, SpecOptions
 from nextn.core.state import windows
 from nextn.core.state.prefix_export import PrefixExport

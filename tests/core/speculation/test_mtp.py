@@ -24,10 +24,10 @@ from nextn.core.generation import EOS, LIMIT, GenerateParams
 from nextn.core.load_runtime import load_runtime
 from nextn.core.runtime import Runtime
 from nextn.core.sampling.params import SamplingParams
+from nextn.core.speculation.draft import Draft, DraftRequest
 from nextn.core.speculation.drafters.feature_rows import MAX_WAITING, RECENT, FeatureRows
 from nextn.core.speculation.drafters.hidden_state import HiddenStateDrafter
 from nextn.core.speculation.drafters.networks import make_mtp
-from nextn.core.speculation.interface import Draft, DraftRequest
 from nextn.core.speculation.options import SpecOptions
 from nextn.core.speculation.request_spec import RequestSpec
 from nextn.core.speculation.setting import LoadedModel, Setting

@@ -21,8 +21,8 @@ from nextn.core.load_runtime import load_runtime
 from nextn.core.models.drafters.mtp_network import H_NEXTN
 from nextn.core.runtime import Runtime
 from nextn.core.sampling.params import SamplingParams
+from nextn.core.speculation.draft import Draft, DraftRequest
 from nextn.core.speculation.drafters.hidden_state import HiddenStateDrafter
-from nextn.core.speculation.interface import Draft, DraftRequest
 from nextn.core.speculation.options import SpecOptions
 
 N_HEADS, N_LAYERS = 3, 4

@@ -26,8 +26,8 @@ from nextn.core.errors import ConfigError
 from nextn.core.generation import GenerateParams
 from nextn.core.sampling.params import SamplingParams
 from nextn.core.speculation.composite import CompositeSpeculator
+from nextn.core.speculation.draft import Draft
 from nextn.core.speculation.drafters.prediction import ExpectedText, PredictionDrafter
-from nextn.core.speculation.interface import Draft
 from nextn.core.speculation.options import NgramSizes
 from nextn.core.speculation.policy.fixed import FixedPolicy
 from nextn.core.speculation.request_spec import PREDICTION, RequestSpec

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nextn.core.speculation.interface import Draft
+from nextn.core.speculation.draft import Draft
 from nextn.core.speculation.splice import UNKNOWN, splice
 
 tokens = st.lists(st.integers(0, 3), max_size=6)

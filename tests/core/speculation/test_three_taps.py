@@ -22,8 +22,8 @@ from nextn.core.models.model import block_input
 from nextn.core.runtime import Runtime
 from nextn.core.sampling.params import SamplingParams
 from nextn.core.speculation.build import build_speculator, make_speculator
+from nextn.core.speculation.draft import Draft, DraftRequest
 from nextn.core.speculation.drafters.hidden_state import HiddenStateDrafter
-from nextn.core.speculation.interface import Draft, DraftRequest
 from nextn.core.speculation.options import DRAFTERS, SpecOptions
 from nextn.core.state.sizes import PAGE_LEN
 from nextn.core.state.snapshot import SequenceSnapshot

@@ -5,13 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from nextn.core.backend.layers import Floats
-from nextn.core.speculation.interface import (
-    Draft,
-    DraftRequest,
-    SequenceStart,
-    Speculator,
-    StepResult,
-)
+from nextn.core.speculation.draft import Draft, DraftRequest
+from nextn.core.speculation.interface import SequenceStart, Speculator, StepResult
 
 Guess = Callable[[list[int], int], list[int]]
 

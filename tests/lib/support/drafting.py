@@ -20,15 +20,9 @@ from nextn.core.gguf.reader import open_gguf
 from nextn.core.models import build_model
 from nextn.core.sampling.params import SamplingParams
 from nextn.core.speculation.acceptance import parse_accept
+from nextn.core.speculation.draft import Draft, DraftRequest
 from nextn.core.speculation.drafters.draft_model import DraftModel, make
-from nextn.core.speculation.interface import (
-    Draft,
-    DraftRequest,
-    SavesState,
-    SequenceStart,
-    Speculator,
-    StepResult,
-)
+from nextn.core.speculation.interface import SavesState, SequenceStart, Speculator, StepResult
 from nextn.core.speculation.options import SpecOptions
 from nextn.core.speculation.setting import LoadedModel, Setting
 from nextn.core.state.sizes import StateSizes

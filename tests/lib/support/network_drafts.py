@@ -14,8 +14,8 @@ from nextn.core.load_runtime import load_runtime
 from nextn.core.runtime import Runtime
 from nextn.core.sampling.params import SamplingParams
 from nextn.core.speculation.build import build_speculator
+from nextn.core.speculation.draft import Draft, DraftRequest
 from nextn.core.speculation.drafters.hidden_state import HiddenStateDrafter
-from nextn.core.speculation.interface import Draft, DraftRequest
 from nextn.core.speculation.options import NgramModSizes, SpecOptions
 
 from .llama_cpp import LlamaCpp

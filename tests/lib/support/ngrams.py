@@ -9,12 +9,13 @@ from hypothesis import strategies as st
 
 from nextn.core.sampling.params import SamplingParams
 from nextn.core.sampling.sampler import Sampler
+from nextn.core.speculation.draft import Draft, DraftRequest
 from nextn.core.speculation.drafters.ngram_base import NgramDrafter
 from nextn.core.speculation.drafters.ngram_index import MAX_KEPT
 from nextn.core.speculation.drafters.ngram_match import MatchDrafter, match_rule
 from nextn.core.speculation.drafters.suffix import SuffixDrafter
 from nextn.core.speculation.drafters.suffix_texts import OwnerTexts
-from nextn.core.speculation.interface import Draft, DraftRequest, SequenceStart, Speculator
+from nextn.core.speculation.interface import SequenceStart, Speculator
 from nextn.core.speculation.options import (
     NGRAM_MAP_K,
     NGRAM_MAP_K4V,

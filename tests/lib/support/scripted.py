@@ -29,7 +29,8 @@ from nextn.core.models.model import Model
 from nextn.core.sampling.logprobs import token_logprob
 from nextn.core.sampling.params import SamplingParams
 from nextn.core.sampling.sampler import Sampler
-from nextn.core.speculation.interface import Draft, DraftRequest, SavesState, Speculator
+from nextn.core.speculation.draft import Draft, DraftRequest
+from nextn.core.speculation.interface import SavesState, Speculator
 from nextn.core.state.sizes import StateSizes
 from nextn.core.tokenizer import StreamDecoder, Tokenizer
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from nextn.core.speculation.interface import Draft
+from nextn.core.speculation.draft import Draft
 from nextn.core.speculation.rounds import DraftPlan, NetworkOffer, PlanRequest, Policy, Round
 from nextn.core.speculation.splice import splice
 

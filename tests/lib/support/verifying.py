@@ -9,7 +9,7 @@ import pytest
 
 from nextn.core.generation import TARGET, Event, GenerateParams
 from nextn.core.sampling.params import SamplingParams
-from nextn.core.speculation.interface import Draft, DraftRequest
+from nextn.core.speculation.draft import Draft, DraftRequest
 
 from .scripted import (
     END,
