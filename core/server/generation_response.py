@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
@@ -20,12 +20,10 @@ from .answer import Answer, counts_of
 from .api_errors import ApiError, UnavailableError, api_error
 from .formats import Format, encode
 from .jobs import Job
-from .request_images import encode_images
+from .request_images import encode_prompt_images
 from .request_log import RECORD, note_error
+from .service import Service
 from .thread_bridge import Item, Mailbox, Ping, Progress
-
-if TYPE_CHECKING:
-    from .service import Service
 
 _MANY = 256
 _STREAM_HEADERS = [(b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no")]
@@ -34,10 +32,13 @@ _STREAM_HEADERS = [(b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no"
 async def start(service: Service, form: Format) -> GenerationResponse:
     """Refused with an ApiError before anything is sent."""
     service.worker.check_room()
-    await encode_images(service, form.parsed)
-    jobs = form.parsed.jobs()
+    parsed = form.parsed
+    for i, prompt in enumerate(parsed.prompts):
+        if not isinstance(prompt, list):
+            parsed.encoded[i], parsed.image_ms[i] = await encode_prompt_images(service, prompt)
+    jobs = parsed.jobs()
     await _prepare(service, jobs)
-    form.parsed.warnings = _warnings(jobs)
+    parsed.warnings = _warnings(jobs)
     service.worker.submit(jobs)
     return GenerationResponse(service, jobs, form)
 

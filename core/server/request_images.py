@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from ..vision.image_encoder import ReadImage
     from ..vision.image_prompt import ImagePrompt
     from ..vision.tower import Steps
-    from .parsed_request import ParsedRequest
     from .service import Service
 
 MAX_IMAGES: Final = 16  # of a request
@@ -135,16 +134,10 @@ def _refuse(where: str, message: str) -> NoReturn:
 # Encoding ----------------------------------------------------------------------------------------
 
 
-async def encode_images(service: Service, parsed: ParsedRequest) -> None:
-    """Prompts get the rows of their images. One request at a time, step by step in the engine's
-    thread: sequences that run have their turn in between."""
-    for i, prompt in enumerate(parsed.prompts):
-        if not isinstance(prompt, list):
-            parsed.encoded[i], parsed.image_ms[i] = await encode_prompt_images(service, prompt)
-
-
 async def encode_prompt_images(service: Service, prompt: ImagePrompt) -> tuple[ModelPrompt, float]:
-    """And what it took by itself, in ms."""
+    """The prompt with the rows of its images, and what encoding took by itself, in ms. One request
+    at a time, step by step in the engine's thread: sequences that run have their turn in between.
+    """
     from ..vision.image_prompt import encode_prompt
 
     async with service.encoding:

@@ -6,24 +6,40 @@ import asyncio
 import time
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from msgspec.structs import replace
 
+from ..errors import NextnError
+from .jobs import Job
 from .settings import ServerSettings
+from .thread_bridge import Mailbox
 from .worker import Loaded, Worker, unavailable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from ..runtime import Runtime
     from ..sampling.params import SamplingParams
     from ..tokenizer import Tokenizer
-    from .generation_response import GenerationResponse
 
 
 def _nothing(_client: object) -> None:
     pass
+
+
+class ResponseUnderWay(Protocol):
+    jobs: Sequence[Job]
+    mailbox: Mailbox
+    client: object
+    waits_since: float  # for the client to read
+    sent_at: float
+
+    def is_silent_since(self, moment: float) -> bool:
+        """It is streaming, waits for the engine, and has sent nothing."""
+
+    def give_up(self, error: NextnError) -> None:
+        """It ends with this, whatever the engine still does."""
 
 
 @dataclass(eq=False)
@@ -31,7 +47,7 @@ class Service:
     settings: ServerSettings
     worker: Worker
     started_at: int = field(default_factory=lambda: int(time.time()))
-    under_way: set[GenerationResponse] = field(default_factory=set)
+    under_way: set[ResponseUnderWay] = field(default_factory=set)
     statuses: Counter[int] = field(default_factory=Counter)  # of requests that ended
     n_active: int = 0  # requests that need the model
     used_at: float = field(default_factory=time.perf_counter)  # when the last of them was answered
