@@ -12,12 +12,11 @@ from ..core.generation import GenerateParams
 from .flags import given_flags
 from .prompt_source import one_of, text_of_argument
 from .sampling_options import SamplingOptions, not_given
-from .shared_options import UNLIMITED, ResultOptions, TextOptions
+from .shared_options import UNLIMITED, ResultOptions, RuleOptions, TextOptions
 from .usage import flag_errors
 
 if TYPE_CHECKING:
     from ..core.runtime import Runtime
-    from .serve_options import RuleOptions
 
 
 def build_params(

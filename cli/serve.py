@@ -25,14 +25,13 @@ from .serve_options import (
     LimitOptions,
     ListenOptions,
     LogOptions,
-    RuleOptions,
     TemplateOptions,
     open_listeners,
     settings_remarks,
 )
 from .served_model import ServedModel
 from .several_models import serve_models
-from .shared_options import ModelOptions, PlaceOptions, VoiceOptions
+from .shared_options import ModelOptions, PlaceOptions, RuleOptions, VoiceOptions
 from .spec_options import ControlFlags, SpecFlags
 from .usage import failure_line
 

@@ -21,13 +21,12 @@ from .serve_options import (
     LimitOptions,
     ListenOptions,
     LogOptions,
-    RuleOptions,
     TemplateOptions,
     build_settings,
     share_context,
 )
 from .served_model import ServedModel
-from .shared_options import ModelOptions, PlaceOptions
+from .shared_options import ModelOptions, PlaceOptions, RuleOptions
 from .spec_options import ControlFlags, SpecFlags, build_spec, warning_of
 
 if TYPE_CHECKING:

@@ -15,11 +15,9 @@ from .generate_params import read_grammar, read_schema
 from .log import LEVELS
 from .sampling_options import RANDOM_SEED, SamplingOptions
 from .shared_options import (
-    GRAMMAR_FILE,
     REASONING,
     REASONING_BUDGET,
     REASONING_EFFORT,
-    SCHEMA_FILE,
     UNLIMITED,
     VoiceOptions,
 )
@@ -29,7 +27,7 @@ if TYPE_CHECKING:
     from socket import socket
 
     from ..core.server.settings import ServerSettings
-    from .shared_options import PlaceOptions
+    from .shared_options import PlaceOptions, RuleOptions
 
 DEFAULT_PORT: Final = 8080
 _MIB: Final = 1 << 20
@@ -148,19 +146,6 @@ class LogOptions:
     def console(self, voice: VoiceOptions) -> Console:
         level = self.log_level or ("error" if voice.quiet else "info")
         return voice.console(log_level=level, as_json=self.log_format == "json")
-
-
-@flag_group("Text")
-class RuleOptions:
-    ignore_eos: bool = flag(
-        "--ignore-eos", "No end by the model, where a request does not say ignore_eos."
-    )
-    grammar: str | None = flag("--grammar GBNF", "Grammar of requests without a rule of their own.")
-    grammar_file: Path | None = GRAMMAR_FILE
-    json_schema: str | None = flag(
-        "--json-schema -j SCHEMA", "JSON schema of requests without a rule of their own."
-    )
-    json_schema_file: Path | None = SCHEMA_FILE
 
 
 @flag_group("Cache")

@@ -221,3 +221,16 @@ def _remark_on(ignored: Mapping[str, str], output: Console) -> None:
             output.remark(f"{name} has no effect: {why}")
     elif ignored:
         output.remark(f"no effect here: {', '.join(ignored)} (-v says why)")
+
+
+@flag_group("Text")
+class RuleOptions:
+    ignore_eos: bool = flag(
+        "--ignore-eos", "No end by the model, where a request does not say ignore_eos."
+    )
+    grammar: str | None = flag("--grammar GBNF", "Grammar of requests without a rule of their own.")
+    grammar_file: Path | None = GRAMMAR_FILE
+    json_schema: str | None = flag(
+        "--json-schema -j SCHEMA", "JSON schema of requests without a rule of their own."
+    )
+    json_schema_file: Path | None = SCHEMA_FILE

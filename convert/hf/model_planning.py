@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 from ...core.errors import ModelError
 from ...core.gguf.printable import printable
 from ..checkpoint import ModelCheckpoint
-from .checkpoint_family import CheckpointFamily, MtpPlace
+from .checkpoint_family import CheckpointFamily, MtpPlace, TensorMap, heads_apart
 from .completeness import check_complete
 from .conversion import ONLY, WITH, WITHOUT, Conversion, Options, PlannedFile, make_conversion
 from .families import find_family
@@ -18,7 +18,6 @@ from .model_config import ModelConfig
 from .model_sizes import ModelSizes, read_sizes
 from .rope_setting import RopeSetting, read_rope
 from .stored_names import SortedTensors, sort_tensors
-from .tensor_map import TensorMap, heads_apart
 from .tokenizer import tokenizer_keys
 
 _HEAD_COUNTS: Final = ("mtp_num_hidden_layers", "num_nextn_predict_layers", "num_mtp_layers")
@@ -59,8 +58,8 @@ def read_settings(checkpoint: ModelCheckpoint, options: Options) -> Settings:
         first = printable(senses[0])
         notes.append(f"{len(senses)} tensors of vision or audio are left out ({first}, ...)")
     n_mtp = _count_mtp(found, config, family, options, notes)
-    sizes = read_sizes(config, family, n_mtp)
-    rope = read_rope(config, family, sizes.head_dim)
+    sizes = read_sizes(config, n_mtp, head_dim=family.head_dim, of_family=family.sizes)
+    rope = read_rope(config, family.rope, family.rope_theta, sizes.head_dim)
     notes += rope.notes
     return Settings(config, family, found, sizes, rope, notes)
 

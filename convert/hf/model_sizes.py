@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final
 
 from msgspec import Struct
 
 from ...core.models.hparams import MAX_LAYERS
-from .checkpoint_family import CheckpointFamily
 from .model_config import ModelConfig
 
 _EXPERTS: Final = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
@@ -55,8 +55,14 @@ class ModelSizes(Struct, frozen=True):
         return self.n_value_heads * self.linear_dim
 
 
-def read_sizes(config: ModelConfig, family: CheckpointFamily, n_mtp: int) -> ModelSizes:
-    """`n_mtp`: of the heads that are to be written."""
+SizeReader = Callable[[ModelConfig, int, int], dict[str, Any]]  # layers, heads
+
+
+def read_sizes(
+    config: ModelConfig, n_mtp: int, *, head_dim: int, of_family: SizeReader
+) -> ModelSizes:
+    """`n_mtp`: of the heads that are to be written. `head_dim`: the default; 0: width divided by
+    heads."""
     config = config.with_one_for_all(*_OF_EXPERT, *_USED)
     n_layers = config.size("num_hidden_layers")
     if n_layers + n_mtp > MAX_LAYERS:
@@ -78,11 +84,11 @@ def read_sizes(config: ModelConfig, family: CheckpointFamily, n_mtp: int) -> Mod
         "n_vocab": n_vocab,
         "n_heads": n_heads,
         "n_kv_heads": n_kv_heads,
-        "head_dim": config.size("head_dim", default=family.head_dim or n_embd // n_heads or 1),
+        "head_dim": config.size("head_dim", default=head_dim or n_embd // n_heads or 1),
         "n_ff": config.count("intermediate_size"),
         "n_experts": n_experts,
         "n_experts_used": n_used,
         "n_ff_expert": config.size(*_OF_EXPERT) if n_experts else 0,
         "n_ff_shared": config.count(*_SHARED) if n_experts else 0,
     }
-    return ModelSizes(**common | family.sizes(config, n_layers, n_mtp))
+    return ModelSizes(**common | of_family(config, n_layers, n_mtp))

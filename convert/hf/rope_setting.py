@@ -11,7 +11,6 @@ from msgspec import Struct, field
 
 from ...core.gguf.printable import printable
 from ..checkpoint.safetensors import Floats
-from .checkpoint_family import CheckpointFamily
 from .model_config import ModelConfig
 
 _YARN = {
@@ -19,6 +18,19 @@ _YARN = {
     "beta_fast": "yarn_beta_fast",
     "beta_slow": "yarn_beta_slow",
 }
+
+
+class RopeTraits(Struct, frozen=True):
+    """What config.json does not say of rotary positions, or GGUF has in another way."""
+
+    share: float = 1.0  # of a head that turns, where the configuration says nothing
+    is_partial: bool = False  # whether a part may turn at all
+    sections: tuple[int, ...] | None = None  # the default; None where GGUF has no sections
+    kinds: tuple[str, ...] = ()  # `rope_type`s that are a tensor of factors
+    has_window_base: bool = False  # windowed layers have a base of their own
+    # YaRN's magnitude is a key of its own (a tenth of mscale_all_dim), not a factor.
+    has_log_multiplier: bool = False
+    whole_pairs: bool = True  # YaRN's ramp, for readers of a file that does not say so
 
 
 class RopeSetting(Struct, frozen=True):
@@ -31,8 +43,9 @@ class RopeSetting(Struct, frozen=True):
     notes: list[str] = field(default_factory=list)
 
 
-def read_rope(config: ModelConfig, family: CheckpointFamily, head_dim: int) -> RopeSetting:
-    return _RopeReader(config, family, head_dim).read()
+def read_rope(config: ModelConfig, traits: RopeTraits, theta: float, head_dim: int) -> RopeSetting:
+    """`theta`: where the configuration says nothing."""
+    return _RopeReader(config, traits, theta, head_dim).read()
 
 
 _WINDOW_THETAS = ("swa_rope_theta", "rope_local_base_freq", "local_rope_theta")
@@ -40,8 +53,11 @@ _WINDOWED = "sliding_attention"
 
 
 class _RopeReader:
-    def __init__(self, config: ModelConfig, family: CheckpointFamily, head_dim: int) -> None:
-        self.config, self.family, self.head_dim = config, family, head_dim
+    def __init__(
+        self, config: ModelConfig, traits: RopeTraits, theta: float, head_dim: int
+    ) -> None:
+        self.config, self.traits, self.head_dim = config, traits, head_dim
+        self.default_theta = theta
         # `rope_parameters` since transformers 5, `rope_scaling` before and on the hub.
         found = config.get("rope_parameters", "rope_scaling")
         if found is not None and not isinstance(found, Mapping):
@@ -54,7 +70,7 @@ class _RopeReader:
     def read(self) -> RopeSetting:
         values = self.values
         kind = str(values.get("rope_type", values.get("type")) or "default").lower()
-        theta = self._either("rope_theta", self.family.rope_theta)
+        theta = self._either("rope_theta", self.default_theta)
         n_rot = self._n_rot()
         notes: list[str] = []
         scaling: dict[str, Any] = {}
@@ -65,16 +81,16 @@ class _RopeReader:
             scaling = self._yarn(notes)
         elif kind == "llama3":
             factors = self._llama3(theta, n_rot)
-        elif kind == "dynamic" and kind not in self.family.rope.kinds:
+        elif kind == "dynamic" and kind not in self.traits.kinds:
             notes.append(
                 "dynamic rope scaling has no key in GGUF: texts longer than the trained context "
                 "differ"
             )
-        elif kind not in ("default", "mrope", "none", *self.family.rope.kinds):
+        elif kind not in ("default", "mrope", "none", *self.traits.kinds):
             raise self.config.error(
                 f"rope type {printable(kind)} is not supported (linear, yarn and llama3 are)"
             )
-        own = self._window_theta() if self.family.rope.has_window_base else None
+        own = self._window_theta() if self.traits.has_window_base else None
         return RopeSetting(theta, n_rot, self._sections(), scaling, factors, own, notes)
 
     def _number(self, name: str, default: float | None = None) -> float:
@@ -110,7 +126,7 @@ class _RopeReader:
         context = self._trained_length()
         factor = self._number("factor", self.config.size("max_position_embeddings") / context)
         out: dict[str, Any] = {"type": "yarn", "factor": factor, "original_context_length": context}
-        if self.family.rope.has_log_multiplier:
+        if self.traits.has_log_multiplier:
             self._add_log_multiplier(out, notes)
         # GGUF's key multiplies what the factor alone would give.
         own = 0.1 * math.log(max(factor, 1.0)) + 1.0
@@ -121,9 +137,9 @@ class _RopeReader:
             if self.values.get(name) is not None:
                 out[key] = self._number(name)
         is_whole = self.values.get("truncate") is not False
-        if is_whole and not self.family.rope.whole_pairs:
+        if is_whole and not self.traits.whole_pairs:
             out["yarn_truncate"] = True
-        elif not is_whole and self.family.rope.whole_pairs:
+        elif not is_whole and self.traits.whole_pairs:
             notes.append("yarn with truncate=false has no key in GGUF: positions differ slightly")
         return out
 
@@ -139,7 +155,7 @@ class _RopeReader:
         given = self.values.get("attention_factor", self.values.get("attn_factor"))
         if given is not None:
             return self.config.number("rope_parameters.attention_factor", given)
-        if self.family.rope.has_log_multiplier:
+        if self.traits.has_log_multiplier:
             return own
         if self.values.get("mscale") and self.values.get("mscale_all_dim") and factor > 1:
             above, below = self._number("mscale"), self._number("mscale_all_dim")
@@ -155,7 +171,7 @@ class _RopeReader:
         return llama3_factors(numbers | {"rope_theta": theta}, n_rot)
 
     def _n_rot(self) -> int:
-        dim, traits = self.head_dim, self.family.rope
+        dim, traits = self.head_dim, self.traits
         share = self._either("partial_rotary_factor", traits.share)
         n_rot = int(dim * share)
         if share > 1 or n_rot < 2 or n_rot % 2 or (n_rot != dim and not traits.is_partial):
@@ -164,7 +180,7 @@ class _RopeReader:
 
     def _sections(self) -> list[int]:
         """llama.cpp requires them for Qwen3.5; for text alone all of them mean the same."""
-        if (default := self.family.rope.sections) is None:
+        if (default := self.traits.sections) is None:
             return []
         found = self.values.get("mrope_section", list(default))
         if not found:

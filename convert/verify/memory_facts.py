@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 from ...core.errors import NextnError
 from ...core.gguf.printable import listing
 from ...core.models import ARCHITECTURES, survey_model
+from ...core.models.demand import Demand
 from ...core.models.model_weights import is_no_part_of_text
 from ...core.state.sizes import PAGE_LEN, WINDOW, StateSizes
 from ..files.gguf_facts import GgufFacts
@@ -82,7 +83,7 @@ def memory_of(facts: GgufFacts, found: Survey | None) -> MemoryFacts:
     backend, shape = create_backend("cpu"), found.model.state_shape
     page, slot = backend.state_bytes(shape, page_len=PAGE_LEN, window=WINDOW)
     _, bare = backend.state_bytes(shape, page_len=PAGE_LEN, window=0)
-    weights = found.inventory.demand(found.model, backend).weight_bytes
+    weights = Demand.of(found.model, found.inventory, backend).weight_bytes
     sizes = StateSizes(context, 1, _CHECKPOINTS if shape.recurrent else 0)
     total = weights + sizes.n_pages * page + (1 + sizes.n_checkpoints) * slot
     return MemoryFacts(weights, page * (1024 // PAGE_LEN), bare, slot - bare, context, total)
@@ -94,7 +95,7 @@ def memory_of_networks(inventory: Inventory, model: Model, state: StateShape) ->
 
     backend = create_backend("cpu")
     page, _ = backend.state_bytes(state, page_len=PAGE_LEN, window=WINDOW)
-    return inventory.demand(model, backend).weight_bytes, page * (1024 // PAGE_LEN)
+    return Demand.of(model, inventory, backend).weight_bytes, page * (1024 // PAGE_LEN)
 
 
 def _estimate_kv(facts: GgufFacts) -> int:

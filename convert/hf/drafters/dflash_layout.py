@@ -15,14 +15,13 @@ from ....core.gguf.printable import printable
 from ....core.gguf.types import Typed, ValueType
 from ...checkpoint.safetensors import Floats
 from ...drafters.dflash_file import MARKOV, USUAL_BLOCK
-from ..checkpoint_family import CheckpointFamily, Keys, RopeTraits
+from ..checkpoint_family import CheckpointFamily, Keys, TensorMap
 from ..families.gemma_rows import NORMS, global_head_dim, proportional_factors
 from ..families.layer_kinds import windowed_layers
 from ..matrix_rows import MatrixRows, Order, OutputTensor, StoredMatrix
 from ..model_config import ModelConfig
 from ..model_sizes import ModelSizes
-from ..rope_setting import RopeSetting
-from ..tensor_map import TensorMap
+from ..rope_setting import RopeSetting, RopeTraits
 from .draft_layout import (
     DraftLayout,
     DraftSource,

@@ -24,6 +24,7 @@ from ...drafters import (
     target_tokens,
 )
 from ...drafters.dflash_file import MASK
+from ..checkpoint_family import TensorMap
 from ..conversion import WITH, Conversion, Options, PlannedFile, make_conversion
 from ..families.checkpoint_rows import check_activation
 from ..matrix_rows import OutputTensor
@@ -32,7 +33,6 @@ from ..model_sizes import ModelSizes, read_sizes
 from ..output_types import as_floats
 from ..rope_setting import read_rope
 from ..stored_names import sort_tensors
-from ..tensor_map import TensorMap
 from ..tokenizer import tokenizer_keys
 from .draft_layout import DraftLayout, DraftSource, draft_config
 from .draft_target import FLAG, verifier_of
@@ -54,8 +54,8 @@ def plan_drafter(
     tensors = {name: t for name, t in checkpoint.tensors.items() if _plain(name) not in _LEFT_OUT}
     of_map = [tensors.pop(name) for name in list(tensors) if _plain(name) == DRAFT_TO_TARGET]
     matrices = layout.choose(source, sort_tensors(tensors, config).matrices)
-    sizes = read_sizes(config, family, 0)
-    rope = read_rope(config, family, sizes.head_dim)
+    sizes = read_sizes(config, 0, head_dim=family.head_dim, of_family=family.sizes)
+    rope = read_rope(config, family.rope, family.rope_theta, sizes.head_dim)
     source.notes += rope.notes
     mapping = TensorMap(family, config, sizes)
     for name, matrix in matrices.items():

@@ -13,7 +13,7 @@ from typing import Any, Final
 from ....core.errors import ModelError
 from ....core.gguf.printable import printable
 from ...heads.family_table import MLA
-from ..checkpoint_family import CheckpointFamily, Keys, RopeTraits
+from ..checkpoint_family import CheckpointFamily, Keys, TensorMap
 from ..families.latent_rows import (
     KV_B,
     latent_attention_keys,
@@ -25,7 +25,7 @@ from ..families.rotated_rows import heads_as_neighbours, llama_keys, neighbours
 from ..matrix_rows import Order, OutputTensor, StoredMatrix
 from ..model_config import ModelConfig
 from ..model_sizes import ModelSizes
-from ..tensor_map import TensorMap
+from ..rope_setting import RopeTraits
 from .draft_layout import DraftLayout, DraftSource, Matrices, flag, int32s, layer_ids
 
 _LAYER: Final = re.compile(r"midlayer\.(?:(\d+)\.)?(.+)")

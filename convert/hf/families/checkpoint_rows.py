@@ -7,8 +7,9 @@ from typing import Final
 
 from ....core.errors import ModelError
 from ....core.gguf.printable import printable
-from ..checkpoint_family import CheckpointFamily, MtpPlace, RopeTraits
+from ..checkpoint_family import CheckpointFamily, MtpPlace
 from ..model_config import ModelConfig
+from ..rope_setting import RopeTraits
 from ..tokenizer.tokenizer_traits import GEMMA4, GLM, TokenizerTraits
 from . import delta_rule_rows as delta
 from . import gemma_rows as gemma

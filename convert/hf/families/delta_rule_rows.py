@@ -10,12 +10,11 @@ from typing import Final
 import numpy as np
 
 from ....core.gguf.printable import printable
-from ..checkpoint_family import Keys, Orderer
+from ..checkpoint_family import Keys, Orderer, TensorMap
 from ..matrix_rows import Change, Order, StoredMatrix
 from ..model_config import ModelConfig
 from ..model_sizes import ModelSizes
 from ..rope_setting import RopeSetting
-from ..tensor_map import TensorMap
 from .expert_keys import softmax_router_keys
 
 STEMS: Final = {

@@ -8,12 +8,11 @@ from typing import Any, Final
 import numpy as np
 
 from ....core.gguf.printable import printable
-from ..checkpoint_family import Keys
+from ..checkpoint_family import Keys, TensorMap
 from ..matrix_rows import MatrixRows, OutputTensor, StoredMatrix
 from ..model_config import ModelConfig
 from ..model_sizes import ModelSizes
 from ..rope_setting import RopeSetting
-from ..tensor_map import TensorMap
 from .expert_keys import f32
 from .layer_kinds import windowed_layers
 from .rotated_rows import llama_keys

@@ -5,7 +5,8 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import Final
 
-from ..checkpoint_family import CheckpointFamily, MtpPlace, RopeTraits
+from ..checkpoint_family import CheckpointFamily, MtpPlace
+from ..rope_setting import RopeTraits
 from ..tokenizer.tokenizer_traits import GLM, TokenizerTraits
 from . import dense_keys as keys
 from . import llama4_keys as llama4

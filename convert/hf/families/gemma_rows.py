@@ -9,12 +9,11 @@ import numpy as np
 from ....core.gguf.printable import printable
 from ....core.gguf.types import ValueType
 from ...checkpoint.safetensors import Floats
-from ..checkpoint_family import Keys
+from ..checkpoint_family import Keys, TensorMap
 from ..matrix_rows import MatrixRows, OutputTensor, StoredMatrix
 from ..model_config import ModelConfig
 from ..model_sizes import ModelSizes
 from ..rope_setting import RopeSetting
-from ..tensor_map import TensorMap
 from .expert_keys import f32, per_layer
 from .layer_kinds import windowed_layers
 

@@ -6,12 +6,11 @@ from typing import Any, Final
 
 from ....core.gguf.types import ValueType
 from ...heads.family_table import find_mtp_family
-from ..checkpoint_family import Keys, Planner
+from ..checkpoint_family import Keys, Planner, TensorMap
 from ..matrix_rows import Change, MatrixRows, OutputTensor, StoredMatrix
 from ..model_config import ModelConfig
 from ..model_sizes import ModelSizes
 from ..rope_setting import RopeSetting
-from ..tensor_map import TensorMap
 from .expert_keys import SIGMOID, f32, leading_dense, per_layer
 from .latent_rows import latent_attention_keys
 

@@ -6,12 +6,11 @@ can be brought to the latent's space instead.
 
 from __future__ import annotations
 
-from ..checkpoint_family import Keys
+from ..checkpoint_family import Keys, TensorMap
 from ..matrix_rows import MatrixRows, OutputTensor, StoredMatrix
 from ..model_config import ModelConfig
 from ..model_sizes import ModelSizes
 from ..rope_setting import RopeSetting
-from ..tensor_map import TensorMap
 from .expert_keys import SIGMOID, leading_dense, router_keys
 
 KV_B = "self_attn.kv_b_proj.weight"

@@ -11,12 +11,11 @@ from itertools import pairwise
 import numpy as np
 
 from ....core.gguf.types import ValueType
-from ..checkpoint_family import Keys
+from ..checkpoint_family import Keys, TensorMap
 from ..matrix_rows import OutputTensor, StoredMatrix
 from ..model_config import ModelConfig
 from ..model_sizes import ModelSizes
 from ..rope_setting import RopeSetting
-from ..tensor_map import TensorMap
 from .expert_keys import f32, per_layer, router_keys
 from .layer_kinds import windowed_heads, windowed_layers
 

@@ -9,13 +9,12 @@ import numpy as np
 from ....core.backend.layers import OAI_SLOPE
 from ....core.gguf.printable import printable
 from ....core.models.gpt_oss import LIMIT, PERIOD
-from ..checkpoint_family import Keys, Planner
+from ..checkpoint_family import Keys, Planner, TensorMap
 from ..matrix_rows import MatrixRows, Order, OutputTensor, StoredMatrix
 from ..model_config import ModelConfig
 from ..model_sizes import ModelSizes
 from ..mxfp4_matrix import Mxfp4Matrix
 from ..rope_setting import RopeSetting
-from ..tensor_map import TensorMap
 from .layer_kinds import windowed_layers
 from .turned_experts import check_stack, put_turned
 

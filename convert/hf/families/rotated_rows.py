@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..checkpoint_family import Keys
+from ..checkpoint_family import Keys, TensorMap
 from ..matrix_rows import Order, StoredMatrix
 from ..model_config import ModelConfig
 from ..model_sizes import ModelSizes
 from ..rope_setting import RopeSetting
-from ..tensor_map import TensorMap
 
 
 def llama_keys(config: ModelConfig, sizes: ModelSizes, rope: RopeSetting) -> Keys:

@@ -9,12 +9,11 @@ from msgspec.structs import replace
 
 from ....core.gguf.printable import printable
 from ....core.gguf.types import ValueType
-from ..checkpoint_family import Keys, Planner
+from ..checkpoint_family import Keys, Planner, TensorMap
 from ..matrix_rows import Change, MatrixRows, Order, OutputTensor, StoredMatrix
 from ..model_config import ModelConfig
 from ..model_sizes import ModelSizes
 from ..rope_setting import RopeSetting
-from ..tensor_map import TensorMap
 from .dense_keys import granite_keys
 from .expert_keys import SIGMOID, f32, per_layer
 from .rotated_rows import llama_keys, neighbours

@@ -7,7 +7,8 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from ..checkpoint_family import CheckpointFamily, MtpPlace, RopeTraits
+from ..checkpoint_family import CheckpointFamily, MtpPlace
+from ..rope_setting import RopeTraits
 from ..tokenizer.tokenizer_traits import TokenizerTraits
 from . import dense_keys as dense
 from . import kimi_rows as kimi

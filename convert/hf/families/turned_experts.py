@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from ..checkpoint_family import TensorMap
 from ..matrix_rows import MatrixRows, Order, OutputTensor, StoredMatrix
-from ..tensor_map import TensorMap
 
 
 def put_turned_gate_up(mapping: TensorMap, block: str, matrix: StoredMatrix) -> None:

@@ -13,7 +13,7 @@ from .tower_layout import TowerLayout, TowerSource
 
 if TYPE_CHECKING:
     from ...checkpoint import StoredTensor
-    from .tower_planning import TowerTensors
+    from .tower_layout import TowerTensors
 
 _LIMITS: Final = ("input_min", "input_max", "output_min", "output_max")
 _MERGE: Final = 3  # where a file says nothing

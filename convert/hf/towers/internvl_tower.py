@@ -11,7 +11,7 @@ from .tower_layout import TOWER_PREFIXES, TowerLayout, TowerSource
 
 if TYPE_CHECKING:
     from ...checkpoint import StoredTensor
-    from .tower_planning import TowerTensors
+    from .tower_layout import TowerTensors
 
 _TILES: Final = {"vision.preproc_min_tiles": ("min_dynamic_patch", "min_patches"),
                  "vision.preproc_max_tiles": ("max_dynamic_patch", "max_patches")}  # fmt: skip

@@ -14,7 +14,7 @@ from .tower_layout import TOWER_PREFIXES, TowerLayout, TowerSource
 
 if TYPE_CHECKING:
     from ...checkpoint import StoredTensor
-    from .tower_planning import TowerTensors
+    from .tower_layout import TowerTensors
 
 _EPS: Final = 1e-5  # of all norms, in the authors' code
 _BREAK: Final = "[IMG_BREAK]"

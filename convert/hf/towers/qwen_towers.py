@@ -16,7 +16,7 @@ from .tower_layout import TowerLayout, TowerSource
 
 if TYPE_CHECKING:
     from ...checkpoint import StoredTensor
-    from .tower_planning import TowerTensors
+    from .tower_layout import TowerTensors
 
 FRAMES: Final = 2  # of a film, that one patch covers
 _EPS: Final = 1e-6  # of all norms, in the authors' code

@@ -12,7 +12,7 @@ from .tower_layout import TOWER_PREFIXES, TowerLayout, TowerSource
 
 if TYPE_CHECKING:
     from ...checkpoint import StoredTensor
-    from .tower_planning import TowerTensors
+    from .tower_layout import TowerTensors
 
 _ACTIVATION: Final = "gelu_pytorch_tanh"
 _STEMS: Final = {

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Callable, Mapping
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from ....core.errors import ModelError
 from ....core.gguf.printable import printable
-from ...checkpoint import ModelCheckpoint
+from ...checkpoint import ModelCheckpoint, StoredTensor
+from ..matrix_rows import Change, MatrixRows, Order, OutputTensor, StoredMatrix
 from ..model_config import ModelConfig
-
-if TYPE_CHECKING:
-    from ...checkpoint import StoredTensor
-    from .tower_planning import TowerTensors
+from ..stored_names import FLOATS
 
 # A row for each `model_type` of config.json.
 _LAYOUTS: Final = {
@@ -38,6 +39,9 @@ _TOWER: Final = ("model.vision_tower.vision_model.", "model.vision_tower.",
 _PROJECTOR: Final = ("model.multi_modal_projector.", "multi_modal_projector.")
 # Beginnings of names in checkpoints, and what a layout has in their place.
 TOWER_PREFIXES: Final = dict.fromkeys(_TOWER, "") | dict.fromkeys(_PROJECTOR, "projector.")
+
+
+_NUMBERED: Final = re.compile(r"(deepstack_merger_list)\.(\d+)\.(.+)")
 
 
 class TowerSource(Struct, frozen=True):
@@ -68,6 +72,89 @@ class TowerLayout(Struct, frozen=True):
     change: Callable[[TowerTensors, str, StoredTensor], bool] = lambda *_: False
     exact: tuple[str, ...] = ()  # tensors that are F32 whatever the type
     halves: tuple[str, ...] = ()  # those that are F16, or F32
+
+
+class TowerTensors(Struct):
+    """Filled tensor by tensor."""
+
+    label: str
+    layout: TowerLayout
+    source: TowerSource
+    planned: dict[str, OutputTensor] = field(default_factory=dict)
+
+    def add(self, name: str, tensor: StoredTensor) -> None:
+        """`name`: with what the layout has in place of its beginning."""
+        if tensor.dtype not in FLOATS:
+            raise self.error(tensor, f"is {tensor.dtype}: convert the original checkpoint instead")
+        if self.layout.change(self, name, tensor):
+            return
+        stem, _, kind = name.rpartition(".")
+        if kind not in ("weight", "bias"):
+            raise self.error(tensor, "has no place in an mmproj file")
+        target = self.block_target(stem, tensor)
+        if target is None:
+            self.put(f"{self._stem(stem, tensor)}.{kind}", tensor)
+        elif target.endswith("attn_qkv") and self.layout.splits_qkv:
+            self._put_apart(target.removesuffix("qkv"), kind, tensor)
+        else:
+            self.put(f"{target}.{kind}", tensor)
+
+    def block_target(self, stem: str, tensor: StoredTensor) -> str | None:
+        """What a stem within a block becomes; None: it is in no block."""
+        if not stem.startswith(f"{self.layout.block}."):
+            return None
+        number, _, name = stem.removeprefix(f"{self.layout.block}.").partition(".")
+        target = self.layout.in_block.get(name)
+        n_blocks = self.source.vision.size(self.layout.depth)
+        if target is None or not number.isdecimal() or int(number) >= n_blocks:
+            raise self.error(tensor, "has no place in an mmproj file")
+        return f"v.blk.{int(number)}.{target}"
+
+    def _stem(self, stem: str, tensor: StoredTensor) -> str:
+        number = ""
+        if found := _NUMBERED.fullmatch(stem):
+            layers, place = self.layout.deepstack_layers(self.source), int(found[2])
+            if place >= len(layers):
+                raise self.error(tensor, "is of a layer that deepstack_visual_indexes has not")
+            stem, number = f"{found[1]}.{{}}.{found[3]}", str(layers[place])
+        target = self.layout.stems.get(stem)
+        if target is None:
+            raise self.error(tensor, "has no place in an mmproj file")
+        return target.format(number)
+
+    def _put_apart(self, stem: str, kind: str, tensor: StoredTensor) -> None:
+        n_rows = tensor.shape[0] if tensor.shape else 0
+        if not n_rows or n_rows % 3:
+            raise self.error(tensor, f"has shape {tensor.shape}, which is not three of a kind")
+        for i, letter in enumerate("qkv"):
+            rows = range(i * n_rows // 3, (i + 1) * n_rows // 3)
+            self.put(f"{stem}{letter}.{kind}", tensor, rows)
+
+    def put(
+        self, name: str, tensor: StoredTensor, rows: range | Order | None = None,
+        change: Change = Change.NONE,
+    ) -> None:  # fmt: skip
+        """Some rows of a stored tensor, or all as they are; a number alone is a list of one."""
+        tensor = tensor if tensor.shape else replace(tensor, shape=(1,))
+        matrix = StoredMatrix(tensor)
+        part = MatrixRows.all(matrix) if rows is None else MatrixRows(matrix, rows)
+        shape = tensor.shape if rows is None else (len(part), *tensor.shape[1:])
+        self.take(OutputTensor(name, shape, (part,), change))
+
+    def put_flat(self, name: str, tensor: StoredTensor, n_axes: int) -> None:
+        """Without the axes of one before the last `n_axes`."""
+        shape = tensor.shape[-n_axes:]
+        if math.prod(shape) != math.prod(tensor.shape):
+            raise self.error(tensor, f"has shape {tensor.shape}, expected {n_axes} axes")
+        self.put(name, replace(tensor, shape=shape))
+
+    def take(self, planned: OutputTensor) -> None:
+        if planned.name in self.planned:
+            raise ModelError(f"{self.label}: {planned.name} would come from two tensors")
+        self.planned[planned.name] = planned
+
+    def error(self, tensor: StoredTensor, what: str) -> ModelError:
+        return ModelError(f"{self.label}: tensor {printable(tensor.name)} {what}")
 
 
 def find_tower_layout(checkpoint: ModelCheckpoint) -> TowerLayout:

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-from msgspec import Struct, field
 from msgspec.structs import replace
 
 from ....core.errors import ConfigError, ModelError
@@ -21,20 +20,18 @@ from ....core.gguf.types import Typed, ValueType
 from ....core.models.model_weights import Inventory, Weights
 from ....core.vision.projectors import find_projector
 from ....core.vision.tower_sizes import ARCHITECTURE, TowerSizes, projector_type
-from ...checkpoint import ModelCheckpoint, StoredTensor
+from ...checkpoint import ModelCheckpoint
 from ...quantize.recipes import RECIPES
 from ..conversion import Conversion, Options
-from ..matrix_rows import Change, MatrixRows, Order, OutputTensor, StoredMatrix
+from ..matrix_rows import OutputTensor
 from ..metadata_keys import general_keys
 from ..model_config import ModelConfig
 from ..model_sizes import ModelSizes
 from ..output_types import as_floats, choose_type
-from ..stored_names import FLOATS
-from .tower_layout import TowerLayout, TowerSource, find_tower_layout
+from .tower_layout import TowerLayout, TowerSource, TowerTensors, find_tower_layout
 
 _KINDS: Final = ("f32", "f16", "bf16", "q8_0")
 _PROCESSORS: Final = ("processor_config.json", "preprocessor_config.json")
-_NUMBERED: Final = re.compile(r"(deepstack_merger_list)\.(\d+)\.(.+)")
 
 
 def plan_tower(checkpoint: ModelCheckpoint, folder: Path, options: Options) -> Conversion:
@@ -66,89 +63,6 @@ def plan_tower(checkpoint: ModelCheckpoint, folder: Path, options: Options) -> C
         checkpoint.label, ARCHITECTURE, kind, sizes, metadata, planned, formats, notes,
         tower=layout.words,
     )  # fmt: skip
-
-
-class TowerTensors(Struct):
-    """Filled tensor by tensor."""
-
-    label: str
-    layout: TowerLayout
-    source: TowerSource
-    planned: dict[str, OutputTensor] = field(default_factory=dict)
-
-    def add(self, name: str, tensor: StoredTensor) -> None:
-        """`name`: with what the layout has in place of its beginning."""
-        if tensor.dtype not in FLOATS:
-            raise self.error(tensor, f"is {tensor.dtype}: convert the original checkpoint instead")
-        if self.layout.change(self, name, tensor):
-            return
-        stem, _, kind = name.rpartition(".")
-        if kind not in ("weight", "bias"):
-            raise self.error(tensor, "has no place in an mmproj file")
-        target = self.block_target(stem, tensor)
-        if target is None:
-            self.put(f"{self._stem(stem, tensor)}.{kind}", tensor)
-        elif target.endswith("attn_qkv") and self.layout.splits_qkv:
-            self._put_apart(target.removesuffix("qkv"), kind, tensor)
-        else:
-            self.put(f"{target}.{kind}", tensor)
-
-    def block_target(self, stem: str, tensor: StoredTensor) -> str | None:
-        """What a stem within a block becomes; None: it is in no block."""
-        if not stem.startswith(f"{self.layout.block}."):
-            return None
-        number, _, name = stem.removeprefix(f"{self.layout.block}.").partition(".")
-        target = self.layout.in_block.get(name)
-        n_blocks = self.source.vision.size(self.layout.depth)
-        if target is None or not number.isdecimal() or int(number) >= n_blocks:
-            raise self.error(tensor, "has no place in an mmproj file")
-        return f"v.blk.{int(number)}.{target}"
-
-    def _stem(self, stem: str, tensor: StoredTensor) -> str:
-        number = ""
-        if found := _NUMBERED.fullmatch(stem):
-            layers, place = self.layout.deepstack_layers(self.source), int(found[2])
-            if place >= len(layers):
-                raise self.error(tensor, "is of a layer that deepstack_visual_indexes has not")
-            stem, number = f"{found[1]}.{{}}.{found[3]}", str(layers[place])
-        target = self.layout.stems.get(stem)
-        if target is None:
-            raise self.error(tensor, "has no place in an mmproj file")
-        return target.format(number)
-
-    def _put_apart(self, stem: str, kind: str, tensor: StoredTensor) -> None:
-        n_rows = tensor.shape[0] if tensor.shape else 0
-        if not n_rows or n_rows % 3:
-            raise self.error(tensor, f"has shape {tensor.shape}, which is not three of a kind")
-        for i, letter in enumerate("qkv"):
-            rows = range(i * n_rows // 3, (i + 1) * n_rows // 3)
-            self.put(f"{stem}{letter}.{kind}", tensor, rows)
-
-    def put(
-        self, name: str, tensor: StoredTensor, rows: range | Order | None = None,
-        change: Change = Change.NONE,
-    ) -> None:  # fmt: skip
-        """Some rows of a stored tensor, or all as they are; a number alone is a list of one."""
-        tensor = tensor if tensor.shape else replace(tensor, shape=(1,))
-        matrix = StoredMatrix(tensor)
-        part = MatrixRows.all(matrix) if rows is None else MatrixRows(matrix, rows)
-        shape = tensor.shape if rows is None else (len(part), *tensor.shape[1:])
-        self.take(OutputTensor(name, shape, (part,), change))
-
-    def put_flat(self, name: str, tensor: StoredTensor, n_axes: int) -> None:
-        """Without the axes of one before the last `n_axes`."""
-        shape = tensor.shape[-n_axes:]
-        if math.prod(shape) != math.prod(tensor.shape):
-            raise self.error(tensor, f"has shape {tensor.shape}, expected {n_axes} axes")
-        self.put(name, replace(tensor, shape=shape))
-
-    def take(self, planned: OutputTensor) -> None:
-        if planned.name in self.planned:
-            raise ModelError(f"{self.label}: {planned.name} would come from two tensors")
-        self.planned[planned.name] = planned
-
-    def error(self, tensor: StoredTensor, what: str) -> ModelError:
-        return ModelError(f"{self.label}: tensor {printable(tensor.name)} {what}")
 
 
 def _source_of(checkpoint: ModelCheckpoint, layout: TowerLayout) -> TowerSource:
