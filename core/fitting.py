@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from .backend.interface import Working
 from .backend.layers import StateShape
 from .errors import ConfigError, ModelError, NextnError
-from .models.model_weights import Demand
+from .models.demand import Demand
 from .speculation.draft_file import DraftFile, leave_out, load_draft
 from .speculation.drafters.draft_model_state import draft_sizes
 from .speculation.options import SpecOptions

@@ -25,8 +25,8 @@ from .gguf.overrides import Scalar, with_overrides
 from .gguf.reader import GgufFile, open_gguf
 from .model_names import find_model
 from .models import build_model
+from .models.demand import Demand
 from .models.model import Model
-from .models.model_weights import Demand
 from .ranks.backend import RankedBackend
 from .ranks.devices import OneIsTooSmallError, check_devices, each_device, n_others
 from .ranks.load import load_ranked, on_several, open_ranks

@@ -25,9 +25,9 @@ from .fitting import (
 )
 from .generation import Event, GenerateParams, SourceStats, Stats
 from .gguf.reader import GgufFile
+from .models.demand import Demand
 from .models.drafters.mtp_network import H_NEXTN
 from .models.model import Model
-from .models.model_weights import Demand
 from .sampling.file_defaults import file_defaults
 from .speculation.build import build_speculator, resolve_types
 from .speculation.composite import CompositeSpeculator

@@ -17,6 +17,7 @@ from .backend.interface import Report
 from .backend.layers import KvTypes
 from .gguf.reader import open_gguf
 from .models import survey_model
+from .models.demand import Demand
 from .ranks.devices import each_device
 from .state.sizes import PREFILL_CHUNK, WINDOW, StateSizes
 
@@ -38,7 +39,7 @@ def compile_for_gpus(
             survey = survey_model(file, planner=backend)
             survey.weights.check()
             sizes = StateSizes(_LONGEST, n_slots=_MOST_SEQUENCES, window=WINDOW)
-            survey.inventory.demand(survey.model, backend).working(sizes, PREFILL_CHUNK)
+            Demand.of(survey.model, survey.inventory, backend).working(sizes, PREFILL_CHUNK)
             yield arch, compile_kernels(backend.planned_kernels(), arch, report)
 
 

@@ -144,25 +144,18 @@ def level_of(part: str) -> int:
 
 
 def import_circles(root: Path) -> list[str]:
-    """Imports inside functions would only hide a circle; those for type checkers do not count."""
+    """Imports inside functions would only hide a circle; those for type checkers count as well."""
     graph: dict[tuple[str, ...], set[tuple[str, ...]]] = {}
     for path in python_files(root, *MAY_IMPORT):
         parts = path.relative_to(root).with_suffix("").parts
         module = parts[:-1] if parts[-1] == "__init__" else parts
-        hidden = set(type_checking_lines(path))
-        targets = {to for line, to in relative_imports(root, path) if line not in hidden}
+        targets = {target for _line, target in relative_imports(root, path)}
         graph[module] = targets if path.stem != "__init__" else targets - {module}
     try:
         TopologicalSorter(graph).prepare()
     except CycleError as error:
         return [" imports ".join(".".join(module) for module in reversed(error.args[1]))]
     return []
-
-
-def type_checking_lines(path: Path) -> Iterator[int]:
-    for node in ast.walk(parse(path)):
-        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
-            yield from range(node.lineno, (node.end_lineno or 0) + 1)
 
 
 def foreign_imports(root: Path) -> list[str]:
@@ -320,7 +313,12 @@ FAULTS: list[tuple[Check, str, str, str]] = [
     (upward_imports, "core/errors.py", "from .gguf import x", "errors must not import"),
     (upward_imports, "core/state/a.py", "def f():\n    from ..runtime import x", "state must not"),
     (upward_imports, "core/models/a.py", "from ...cuda_kernels import x", "only backend/cuda"),
-    (import_circles, "core/models/a.py", "if x:\n    from . import a", "a imports core"),
+    (
+        import_circles,
+        "core/models/a.py",
+        "if TYPE_CHECKING:\n    from . import a",
+        "a imports core",
+    ),
     (foreign_imports, "cli/a.py", "import nextn.core", "imports nextn"),
     (foreign_imports, "core/a.py", "from cupy.cuda import x", "imports cupy"),
     (unlisted_packages, "core/new/__init__.py", "", "nextn.core.new: not listed"),

@@ -16,11 +16,12 @@ if TYPE_CHECKING:
     from ..backend.interface import Backend
     from ..backend.layers import StateShape
     from ..gguf.reader import GgufFile
+    from .demand import Demand
     from .drafters.network import DraftNetwork
     from .hparams import Hparams
     from .layout import Layout
     from .model import Model, Share
-    from .model_weights import Demand, Inventory, Weights
+    from .model_weights import Inventory, Weights
 
 ARCHITECTURES = {
     "bailingmoe2": "bailingmoe2:BailingMoe2",
@@ -86,7 +87,9 @@ def build_model(
     survey = survey_model(file, with_nextn=with_nextn, planner=planner)
     survey.weights.check()
     if check is not None:
-        check(survey.inventory.demand(survey.model, backend))
+        from .demand import Demand
+
+        check(Demand.of(survey.model, survey.inventory, backend))
     return prepare_model(survey, file, backend, with_nextn=with_nextn)
 
 
@@ -169,7 +172,9 @@ def add_networks(
     backend.begin_file(file)
     inventory, _ = plan_networks(model, file)
     if check is not None:
-        check(inventory.demand(model, backend))
+        from .demand import Demand
+
+        check(Demand.of(model, inventory, backend))
     backend.expect(file, inventory.matrices)
     model.add_drafter(name, *build(Weights(file, Reporting(backend, inventory.matrices))))
     backend.weights_ready(file)

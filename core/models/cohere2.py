@@ -15,7 +15,7 @@ from .self_attention import AttentionTraits
 from .window_keys import read_windows
 
 if TYPE_CHECKING:
-    from .model import Ffn
+    from .block import Ffn
     from .model_weights import Weights
 
 PERIOD = 4  # the last of four layers sees all cells

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from .block import BlockBuilder
 from .dense import PreNormBlock
 from .ffn import FfnTraits, Shared, build_ffn
 from .mla import LatentSizes, Mla, latent_rope
-from .model import BlockBuilder, Model
+from .model import Model
 
 if TYPE_CHECKING:
     from .layout import Layout

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from msgspec import Struct
 
+from .block import Block, BlockBuilder, Ffn
 from .ffn import PLAIN_FFN, FfnTraits, build_ffn
-from .model import Block, BlockBuilder, Ffn, Model
+from .model import Model
 from .self_attention import PLAIN_ATTENTION, AttentionTraits, SelfAttention
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ from .window_keys import read_windows
 
 if TYPE_CHECKING:
     from ..gguf.metadata import Metadata
+    from .block import Ffn
     from .hparams import Hparams
-    from .model import Ffn
     from .model_weights import Weights
 
 PERIOD = 6  # the last of six layers sees all cells

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any
 from ..backend.interface import Output, Taps
 from ..backend.layers import GELU_GATE, Norm, RopePairs
 from ..errors import ModelError
+from .block import BlockBuilder
 from .dense import Mixer, SandwichBlock
 from .ffn import DenseFfn, FfnTraits, MoeFfn
 from .layer_inputs import MAX_WIDTH, LayerInput, LayerInputs, input_width
-from .model import BlockBuilder, Model
+from .model import Model
 from .rope import WINDOWED_ROPE, build_rope
 from .self_attention import AttentionTraits, SelfAttention
 from .window_keys import read_windows

@@ -13,7 +13,7 @@ from .dense import BlockTraits, DenseModel, Mixer, SandwichBlock
 from .rope import build_rope
 
 if TYPE_CHECKING:
-    from .model import Ffn
+    from .block import Ffn
     from .model_weights import Weights
 
 

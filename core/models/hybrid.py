@@ -8,10 +8,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar
 
 from ..backend.layers import HeadOrder, RopePairs
+from .block import BlockBuilder
 from .delta_net import DeltaNet
 from .dense import PreNormBlock
 from .ffn import FfnTraits, Shared, build_ffn
-from .model import BlockBuilder, Model
+from .model import Model
 from .rope import build_rope
 from .self_attention import AttentionTraits, SelfAttention
 

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..backend.layers import ChannelDelta, Gating, RecurrentShape, RopePairs, RotaryPositions
+from .block import BlockBuilder
 from .dense import PreNormBlock
 from .ffn import FfnTraits, Shared, build_ffn
 from .mla import LatentSizes, Mla
-from .model import BlockBuilder, Model
+from .model import Model
 
 if TYPE_CHECKING:
     from ..backend.interface import Ops, Packed, Rows, State

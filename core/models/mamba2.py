@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .model import BlockBuilder, Model
+from .block import BlockBuilder
+from .model import Model
 from .state_space_mixer import StateSpaceMixer
 
 if TYPE_CHECKING:

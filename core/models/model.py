@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from msgspec import Struct
 
 from ..backend.interface import Output, Relayed, Taps
+from .block import BlockBuilder
 from .drafters.mtp_network import H_NEXTN, MtpHead, hidden_rows
 from .layout import Layout
 from .rope import rope_axes
 
 if TYPE_CHECKING:
-    from ..backend.interface import Forward, Ops, Packed, Rows, State
+    from ..backend.interface import Forward, Ops, Rows, State
     from ..backend.layers import Matrix, Norm
     from ..backend.step import Step
     from ..gguf.reader import GgufFile
@@ -34,18 +35,8 @@ def check_taps(wanted: Taps, known: Iterable[str]) -> None:
         raise ValueError(f"there is no tap {name!r} here")
 
 
-class Block(Protocol):
-    def __call__(self, ops: Ops, x: Rows, step: Step, state: State, *more: Any) -> Rows: ...
-
-
-class Ffn(Protocol):
-    def __call__(self, ops: Ops, a: Packed, x: Rows | None) -> Rows:
-        """x, if any, plus what the layer makes of the normed rows a."""
-
-
 MTP = "mtp"  # the drafter whose networks are the heads of a file's `nextn` tensors
 _NONE: Taps = frozenset()
-BlockBuilder = Callable[["Weights", Layout], Block]
 
 
 class Share(Struct, frozen=True):

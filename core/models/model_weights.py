@@ -14,7 +14,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from ..backend.interface import Backend, PlannedSteps, Working
+from ..backend.interface import Backend
 from ..backend.layers import Floats, Matrix, MatrixPart, Norm, Vector
 from ..errors import ModelError
 from ..gguf.quants import find_format
@@ -22,8 +22,7 @@ from ..gguf.reader import GgufFile, Tensor
 from ..gguf.tensors import without_ones
 
 if TYPE_CHECKING:
-    from ..state.sizes import StateSizes
-    from .model import Model
+    pass
 
 SHOWN = 6  # names listed in an error
 CLASSIFIER = "cls.output.weight"
@@ -55,42 +54,6 @@ class Inventory:
     def vector(self, values: Floats) -> Vector:
         self.vector_bytes += values.nbytes
         return None if self.planner is None else self.planner.vector(values)
-
-    def demand(self, model: Model, backend: Backend) -> Demand:
-        stored = sum(part.tensor.n_bytes for parts in self.matrices for part in parts)
-        if self.planner is not None:
-            return Demand(model, self.planner.weight_bytes(), stored, self.planner)
-        matrix_bytes = sum(map(backend.matrix_bytes, self.matrices))
-        return Demand(model, matrix_bytes + self.vector_bytes, stored)
-
-
-class Demand(Struct, frozen=True):
-    """What a model will take, known before its weights are read."""
-
-    model: Model  # without weights
-    weight_bytes: int  # as the backend will keep them
-    stored_bytes: int  # of its matrices in the file
-    planner: Backend | None = None  # on which the model can be run all the same
-
-    def working(self, sizes: StateSizes, prompt_rows: int) -> Working:
-        """What its steps take beside weights and state. `prompt_rows`: at once, of a backend that
-        does not say."""
-        if self.planner is None:
-            return Working()
-        model = self.model
-        return self.planner.working(
-            PlannedSteps(
-                model.forward,
-                [net.forward for nets in model.drafters.values() for net in nets],
-                model.hparams.n_embd,
-                model.state_shape,
-                sizes.n_ctx,
-                sizes.n_slots,
-                sizes.page_len,
-                sizes.window,
-                self.planner.prompt_chunk or prompt_rows,
-            )
-        )
 
 
 class Reporting:

@@ -10,11 +10,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..backend.layers import Gating, PlainActivation
+from .block import Block, BlockBuilder, Ffn
 from .dense import PreNormBlock
 from .ffn import FfnTraits, MoeFfn, inner_width
 from .hparams import MAX_WIDTH
 from .mamba2 import OneLayerBlock
-from .model import Block, BlockBuilder, Ffn, Model
+from .model import Model
 from .self_attention import SelfAttention
 from .state_space_mixer import StateSpaceMixer
 

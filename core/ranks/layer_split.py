@@ -15,6 +15,7 @@ from ..backend.interface import Backend
 from ..backend.layers import SplitShape, StateShape
 from ..gguf.reader import GgufFile
 from ..models import survey_model
+from ..models.demand import Demand
 from ..models.model import Share
 from ..state.sizes import StateSizes
 from ..state.windows import WindowedPages, state_bytes_each
@@ -37,7 +38,7 @@ class Weighed(Struct, frozen=True):
 
 def weigh(file: GgufFile, backend: Backend, sizes: StateSizes, share: Share, mtp: bool) -> Weighed:
     survey = survey_model(file, with_nextn=mtp, share=share)
-    weights = survey.inventory.demand(survey.model, backend).weight_bytes
+    weights = Demand.of(survey.model, survey.inventory, backend).weight_bytes
     shape = survey.model.state_shape
     each = state_bytes_each(backend, shape, sizes)
     windows = WindowedPages.of(backend, shape, sizes)

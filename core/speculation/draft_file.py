@@ -36,7 +36,7 @@ from .setting import LoadedModel
 if TYPE_CHECKING:
     from ..backend.interface import Backend
     from ..gguf.reader import GgufFile
-    from ..models.model_weights import Demand
+    from ..models.demand import Demand
     from ..state.sizes import StateSizes
 
 logger = logging.getLogger(__name__)

@@ -20,7 +20,7 @@ from nextn.core.backend import create_backend
 from nextn.core.errors import ConfigError, ModelError
 from nextn.core.gguf.reader import open_gguf
 from nextn.core.models import build_model
-from nextn.core.models.model_weights import Demand
+from nextn.core.models.demand import Demand
 
 Tiny = Callable[..., TinyModel]
 GIB = 1 << 30

@@ -6,16 +6,18 @@ Position 0 has no row, as in the models' own training code.
 from __future__ import annotations
 
 from copy import copy
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from ...backend.interface import Output, Taps
 from .network import DraftNetwork, HeadRows
 
 if TYPE_CHECKING:
     from ...backend.interface import Backend, Ops, Rows, State
-    from ...backend.layers import Norm
+    from ...backend.layers import Matrix, Norm
     from ...backend.step import Ints, Step
-    from ..model import Block, Model
+    from ...gguf.reader import GgufFile
+    from ..block import Block
+    from ..hparams import Hparams
     from ..model_weights import Weights
 
 
@@ -27,12 +29,30 @@ def hidden_rows(ops: Ops, x: Rows, norm: Norm | None) -> Rows:
     return ops.keep(x) if norm is None else ops.norm_rows(x, norm)
 
 
+class Trunk(Protocol):
+    """What heads share with their model."""
+
+    hparams: Hparams
+    token_embd: Matrix
+    output: Matrix
+    output_norm: Norm
+    output_at: tuple[GgufFile, str]  # the file and tensor of the head's rows
+
+    @property
+    def norms_hidden(self) -> bool:
+        """Whether heads continue from rows behind the last norm, or from those before it."""
+
+    @property
+    def head_norm_centred(self) -> bool:
+        """The last norm of heads is a LayerNorm."""
+
+
 class MtpHead(DraftNetwork):
     """Tensors of `blk.N.nextn.`; what a file leaves out is shared with the trunk."""
 
     taps, tap, encode = (H_NEXTN,), H_NEXTN, None
 
-    def __init__(self, trunk: Model, weights: Weights, block: Block) -> None:
+    def __init__(self, trunk: Trunk, weights: Weights, block: Block) -> None:
         h = trunk.hparams
         self.block = block
         self.vocab_subset: Ints | None = None

@@ -21,7 +21,8 @@ from nextn.core.backend.layers import KvTypes
 from nextn.core.backend.step import Step, StepPart, build_step, pending_accepted_after
 from nextn.core.gguf.reader import open_gguf
 from nextn.core.models import build_model
-from nextn.core.models.model import Block, Model
+from nextn.core.models.block import Block
+from nextn.core.models.model import Model
 from nextn.core.state.sizes import PAGE_LEN, WINDOW
 from nextn.cuda_kernels.kernel import Argument, Dim, Kernel
 

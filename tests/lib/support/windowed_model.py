@@ -6,9 +6,9 @@ import pytest
 from msgspec.structs import replace
 
 from nextn.core.models import qwen3
+from nextn.core.models.block import BlockBuilder
 from nextn.core.models.dense import PreNormBlock
 from nextn.core.models.layout import Layout
-from nextn.core.models.model import BlockBuilder
 from nextn.core.models.model_weights import Weights
 from nextn.core.models.self_attention import SelfAttention
 
