@@ -22,7 +22,7 @@ from .usage import UsageError, describe, failure_line
 if TYPE_CHECKING:
     from ..core.server.replicas.cluster_plan import ClusterPlan
     from ..core.server.settings import ServerSettings
-    from ..core.server.worker import Loaded
+    from ..core.worker.worker import Loaded
 
 
 def read_plan(scale: ScaleOptions, place: PlaceOptions) -> ClusterPlan | None:

@@ -97,8 +97,7 @@ def serve_one(
     recipe: ServedModel, settings: ServerSettings, opened: tuple[list[socket], str], output: Console
 ) -> NoReturn:
     """Answer on sockets; the address of the first is beside them."""
-    from ..core.server.loading import size_line
-    from ..core.server.worker import worker_for
+    from ..core.server.loading import size_line, worker_for
 
     sockets, url = opened
     worker = worker_for(lambda: recipe.load(output), settings)

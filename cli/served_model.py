@@ -19,8 +19,8 @@ from .usage import flag_errors
 
 if TYPE_CHECKING:
     from ..core.runtime import Runtime
-    from ..core.server.worker import Loaded
     from ..core.tokenizer import ChatTemplate
+    from ..core.worker.worker import Loaded
 
 
 class ServedModel(Struct, frozen=True):

@@ -27,7 +27,7 @@ from .usage import UsageError, describe, failure_line
 if TYPE_CHECKING:
     from ..core.server.router.routed_model import ModelPlan, Opened
     from ..core.server.settings import ServerSettings
-    from ..core.server.worker import Loaded
+    from ..core.worker.worker import Loaded
 
 _JOIN_S: Final = 0.5  # for the engines' threads to end
 # Flags of the server, which presets cannot change.

@@ -41,3 +41,22 @@ class NonFiniteError(NextnError):
 
 class DeviceError(NextnError):
     """A device failed while it was running, or the process that drives it is gone."""
+
+
+class EngineError(NextnError):
+    """A step of the engine failed; its requests end with this error."""
+
+
+class UnavailableError(NextnError):
+    """There is no engine for the request now, or it waited too long."""
+
+    def __init__(self, message: str, retry_after: int = 1) -> None:
+        """`retry_after`: seconds until it may be worth another try."""
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+def field_names(message: str) -> str:
+    """The core names parameters as flags, with dashes; requests have underscores."""
+    name, _, rest = message.partition(" ")
+    return f"{name.replace('-', '_')} {rest}" if name.islower() and "-" in name else message

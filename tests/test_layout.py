@@ -30,8 +30,9 @@ MAY_IMPORT: dict[str, set[str]] = {
 PARTS = "warm_up load_runtime runtime model_names generation engine audit simple fitting"
 TOP = {"", "try_drafter", *PARTS.split()}
 LEVELS = [
-    {"library", "api"},
-    {"server", "bench"},
+    {"library"},
+    {"api", "server", "bench"},
+    {"worker"},
     TOP,
     {"speculation", "ranks", "vision"},
     {"models", "sampling"},
@@ -310,6 +311,7 @@ FAULTS: list[tuple[Check, str, str, str]] = [
     (upward_imports, "core/gguf/a.py", "from ..models.model import M", "gguf must not import"),
     (upward_imports, "core/backend/a.py", "from .. import load", "backend must not import"),
     (upward_imports, "core/models/a.py", "from ..sampling import x", "models must not import"),
+    (upward_imports, "core/api/a.py", "from ..server.x import y", "api must not import"),
     (upward_imports, "core/errors.py", "from .gguf import x", "errors must not import"),
     (upward_imports, "core/state/a.py", "def f():\n    from ..runtime import x", "state must not"),
     (upward_imports, "core/models/a.py", "from ...cuda_kernels import x", "only backend/cuda"),

@@ -8,13 +8,12 @@ from concurrent.futures import Future
 from threading import RLock, Thread
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from ..errors import NextnError
-from ..server.api_errors import ApiError
-from ..server.worker import Loaded, Worker
+from ..errors import NextnError, UnavailableError
+from ..worker.worker import Loaded, Worker
 
 if TYPE_CHECKING:
     from ..runtime import Runtime
-    from ..server.jobs import Job
+    from ..worker.jobs import Job
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -54,7 +53,7 @@ class EngineThread:
             self.check_open()
             try:
                 return put()
-            except ApiError:  # the server's words for it
+            except UnavailableError:  # a server's words
                 raise NextnError(
                     "the engine has failed: close the model and load it again"
                 ) from None

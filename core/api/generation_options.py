@@ -9,10 +9,9 @@ from typing import Any, Final, TypedDict
 
 from msgspec.structs import fields
 
-from ..errors import ConfigError
+from ..errors import ConfigError, field_names
 from ..generation import GenerateParams
 from ..sampling.params import SamplingParams, logit_biases
-from ..server.api_errors import field_names
 from ..speculation.options import parse_types
 from ..speculation.request_spec import RequestSpec
 

@@ -6,7 +6,7 @@ from contextlib import suppress
 from queue import SimpleQueue
 
 from ..generation import Event
-from ..server.thread_bridge import Item, Mailbox
+from ..worker.mailboxes import Item, Mailbox
 
 
 class Inbox(Mailbox):

@@ -9,8 +9,8 @@ from weakref import finalize
 
 from ..errors import ConfigError, ModelError, NextnError
 from ..generation import NO_TOKEN, Event, GenerateParams
-from ..server.jobs import Job
 from ..state.embedded_rows import ImageRows, ModelPrompt
+from ..worker.jobs import Job
 from .argument_names import argument_names, errors_in_python
 from .engine_thread import EngineThread
 from .generation_options import GenerationOptions, params_of

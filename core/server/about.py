@@ -13,9 +13,10 @@ from ..generation import GenerateParams, SourceStats
 from ..tokenizer.built_in_templates import CHATML
 from ..tokenizer.chat_template import spelling
 from ..tokenizer.thinking import find_thinking_texts
+from ..worker.jobs import Job
+from ..worker.worker import READY, SLEEPING, unavailable
 from . import ollama_models
 from .api_errors import ApiError, not_supported
-from .jobs import Job
 from .metrics import CONTENT_TYPE, exposition, server_exposition
 from .native import settings_of
 from .parsed_request import ParsedRequest
@@ -23,7 +24,6 @@ from .replies import JsonResponse
 from .reply import find_call_style
 from .request_images import MEDIA_MARKER
 from .service import Service
-from .worker import READY, SLEEPING, unavailable
 
 
 async def health(request: Request) -> Response:

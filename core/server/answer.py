@@ -11,7 +11,7 @@ from ..errors import NextnError
 from ..generation import CONTEXT, EOS, LIMIT, NO_TOKEN, STOP, Event, Stats, rate
 from ..state.embedded_rows import ModelPrompt
 from ..tokenizer import Tokenizer
-from .jobs import Job
+from ..worker.jobs import Job
 
 _LEAST: Final = -9999.0  # log-probability of what cannot be: JSON has no infinity
 _STOP_TYPES: Final = {EOS: "eos", STOP: "word", LIMIT: "limit", CONTEXT: "limit"}

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from ..errors import ConfigError, InputError, NextnError, TemplateError
+from ..errors import (
+    ConfigError,
+    InputError,
+    NextnError,
+    TemplateError,
+    UnavailableError,
+    field_names,
+)
 
 _KINDS: Final = {
     400: "invalid_request_error",
@@ -81,14 +88,6 @@ class ApiError(Exception):
         return headers
 
 
-class EngineError(NextnError):
-    """A step of the engine failed; its requests end with this error."""
-
-
-class UnavailableError(NextnError):
-    """The server is going down, or the request waited too long."""
-
-
 def not_supported(what: str) -> ApiError:
     """Of all requests to a path."""
     return ApiError(501, f"{what} is not supported by this server")
@@ -111,13 +110,7 @@ def api_error(error: BaseException) -> ApiError:
         case ConfigError() | InputError() | TemplateError():
             return ApiError(400, field_names(str(error)))
         case UnavailableError():
-            return ApiError(503, str(error), retry_after=1)
+            return ApiError(503, str(error), retry_after=error.retry_after)
         case NextnError():
             return ApiError(500, str(error))
     return ApiError(500, f"internal error: {type(error).__name__}")
-
-
-def field_names(message: str) -> str:
-    """The core names parameters as flags, with dashes; requests have underscores."""
-    name, _, rest = message.partition(" ")
-    return f"{name.replace('-', '_')} {rest}" if name.islower() and "-" in name else message

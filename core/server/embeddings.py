@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from starlette.requests import Request
 from starlette.responses import Response
 
+from ..worker.totals import Totals
 from .api_errors import ApiError, not_supported
 from .json_body import read_object
 from .prompts import check_length, read_prompts_with_images
@@ -26,7 +27,6 @@ from .request_decoding import refuse
 from .request_images import encode_prompt_images
 from .request_log import note_read
 from .service import Service
-from .totals import Totals
 
 if TYPE_CHECKING:
     from ..state.embedded_rows import ModelPrompt

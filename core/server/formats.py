@@ -7,10 +7,10 @@ from typing import Any, Final
 
 import msgspec
 
+from ..worker.mailboxes import Progress
 from .answer import Answer
 from .api_errors import ApiError
 from .parsed_request import ParsedRequest
-from .thread_bridge import Progress
 
 DONE: Final = b"data: [DONE]\n\n"
 encode: Final = msgspec.json.Encoder().encode

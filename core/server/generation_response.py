@@ -14,16 +14,16 @@ from typing import Any
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from ..errors import ConfigError, NextnError
+from ..errors import ConfigError, NextnError, UnavailableError
 from ..generation import CANCELLED, ERROR, NO_TOKEN, Event, GenerateParams
+from ..worker.jobs import Job
+from ..worker.mailboxes import Item, Mailbox, Ping, Progress
 from .answer import Answer, counts_of
-from .api_errors import ApiError, UnavailableError, api_error
+from .api_errors import ApiError, api_error
 from .formats import Format, encode
-from .jobs import Job
 from .request_images import encode_prompt_images
 from .request_log import RECORD, note_error
 from .service import Service
-from .thread_bridge import Item, Mailbox, Ping, Progress
 
 _MANY = 256
 _STREAM_HEADERS = [(b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no")]

@@ -10,7 +10,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final
 
-from .worker import READY
+from ..worker.worker import READY
 
 if TYPE_CHECKING:
     from starlette.requests import Request

@@ -8,12 +8,16 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from ..errors import ConfigError
-from .worker import Loaded
+from ..worker.worker import Loaded, Worker
+from .request_recorder import RequestRecorder
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ..runtime import Runtime
     from ..state.budget import MemoryBudget
     from ..tokenizer import ChatTemplate
+    from .settings import ServerSettings
 
 AUTO: Final = -1
 _AUTO_SLOTS: Final = (4, 3, 2, 1)  # as llama.cpp, or fewer if memory is short
@@ -54,3 +58,10 @@ def plan(runtime: Runtime, n_parallel: int, cache_ram: int | None = None) -> Mem
         except ConfigError:
             continue
     return runtime.plan(_AUTO_SLOTS[-1], cache_ram)
+
+
+def worker_for(load: Callable[[], Loaded], settings: ServerSettings) -> Worker:
+    recorder = None
+    if settings.record_folder is not None:
+        recorder = RequestRecorder(settings.record_folder, settings.record_bytes)
+    return Worker(load, max_queue=settings.max_queue, queue_s=settings.queue_s, recorder=recorder)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from .totals import Histogram
+from ..worker.totals import Histogram
 
 _ESCAPES: Final = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})
 _NONE: Final[Mapping[str, str]] = {}

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from ..generation import rate
+from ..worker.worker import SLEEPING, Worker
 from .metric_families import family, text_of
 from .process_metrics import process_families
 from .vllm_metrics import kv_usage, speculation_families, vllm_families
-from .worker import SLEEPING, Worker
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 

@@ -10,6 +10,7 @@ from msgspec import to_builtins
 from starlette.requests import Request
 from starlette.responses import Response
 
+from ..worker.mailboxes import Progress
 from .answer import Answer, timings_of
 from .formats import Format, event, progress_object
 from .generation_response import start
@@ -19,7 +20,6 @@ from .parsed_request import ParsedRequest, parse_request
 from .prompts import read_prompts_with_images
 from .request_bodies import NativeBody
 from .service import Service
-from .thread_bridge import Progress
 
 
 async def completion(request: Request) -> Response:

@@ -15,6 +15,7 @@ from typing import Any, Final
 from starlette.requests import Request
 from starlette.responses import Response
 
+from ..worker.mailboxes import Progress
 from .answer import Answer
 from .api_errors import ApiError
 from .chat_prompt import ChatPrompt, read_chat_prompt
@@ -31,7 +32,6 @@ from .reply_rules import bind
 from .request_bodies import ChatBody, CompletionBody, OllamaBody, OllamaChatBody, OllamaPromptBody
 from .request_decoding import decode, refuse
 from .service import Service
-from .thread_bridge import Progress
 
 # Options that are ours under another name, or the same; others are those of a loader or a machine.
 _OPTIONS: Final = {

@@ -10,6 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from ..tokenizer.thinking import find_thinking_texts
+from ..worker.worker import SLEEPING
 from .api_errors import ApiError
 from .json_body import read_object
 from .ollama import now
@@ -17,7 +18,6 @@ from .replies import JsonResponse
 from .reply import find_call_style
 from .request_bodies import OllamaBody
 from .service import Service
-from .worker import SLEEPING
 
 VERSION: Final = "0.13.0"  # clients compare it: the API is that of this version
 _LATEST: Final = ":latest"

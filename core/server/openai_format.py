@@ -7,12 +7,12 @@ from abc import abstractmethod
 from typing import Any, Final
 
 from ..generation import EOS, STOP
+from ..worker.mailboxes import Progress
 from .answer import Answer, now, total_usage
 from .formats import DONE, Format, encode, event, progress_object
 from .native import NativeFormat
 from .parsed_request import ParsedRequest
 from .service import Service
-from .thread_bridge import Progress
 
 FINGERPRINT: Final = "b0-nextn"  # llama-server's clients expect a build, which begins with b
 

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, cast
 from msgspec import Struct, field
 
 from ..generation import GenerateParams
-from .jobs import NO_SLOT, Job
+from ..worker.jobs import NO_SLOT, Job
+from ..worker.mailboxes import Mailbox
 from .prompts import check_length
 from .request_bodies import MAX_TEXTS, GenerationBody, StreamOptions, as_list
 from .request_decoding import refuse
 from .sampling_fields import read_max_tokens, read_params
 from .service import Service
-from .thread_bridge import Mailbox
 
 if TYPE_CHECKING:
     from ..state.embedded_rows import ModelPrompt

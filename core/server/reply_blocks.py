@@ -8,12 +8,12 @@ from typing import Any, Final
 
 from msgspec import Struct, field
 
+from ..worker.mailboxes import Progress
 from .answer import Answer
 from .chat_prompt import ChatPrompt
 from .formats import Format, encode
 from .parsed_request import ParsedRequest
 from .reply import ARGUMENTS, CALL, CONTENT, REASONING, ReplyPiece
-from .thread_bridge import Progress
 
 _KINDS: Final = {CONTENT: CONTENT, REASONING: REASONING, CALL: CALL, ARGUMENTS: CALL}
 

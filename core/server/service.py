@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 from msgspec.structs import replace
 
 from ..errors import NextnError
-from .jobs import Job
+from ..worker.jobs import Job
+from ..worker.mailboxes import Mailbox
+from ..worker.worker import Loaded, Worker, unavailable
 from .settings import ServerSettings
-from .thread_bridge import Mailbox
-from .worker import Loaded, Worker, unavailable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -13,8 +13,10 @@ from typing import Any, Final
 
 import uvicorn
 
+from ..errors import UnavailableError
+from ..worker.mailboxes import ping
+from ..worker.worker import DEAD, READY, Worker
 from .about import remember
-from .api_errors import UnavailableError
 from .idle_unloading import doze_if_idle
 from .protocol import protocol
 from .request_log import RequestLog, log_speculation
@@ -22,7 +24,6 @@ from .routes import build_app
 from .service import Service
 from .settings import ServerSettings
 from .sockets import BACKLOG
-from .worker import DEAD, READY, Worker, ping
 
 _log: Final = logging.getLogger(__name__)
 _CLOSING_S: Final = 0.3  # to send the last events, after the drain

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from ..generation import CANCELLED, CONTEXT, EOS, ERROR, LIMIT, STOP
+from ..worker.worker import SLEEPING, Worker
 from .metric_families import family, histogram_family
-from .worker import SLEEPING, Worker
 
 # vLLM's word for each stop reason.
 _FINISHED: Final = {

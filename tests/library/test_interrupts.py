@@ -15,9 +15,9 @@ import nextn
 from nextn.core.api import language_model
 from nextn.core.api.inboxes import Inbox
 from nextn.core.generation import Event
-from nextn.core.server.thread_bridge import Item
 from nextn.core.speculation.composite import CompositeSpeculator
 from nextn.core.speculation.policy.fixed import FixedPolicy
+from nextn.core.worker.mailboxes import Item
 
 N_TOKENS, QUICK = 6, 150
 SETTINGS: list[Any] = [

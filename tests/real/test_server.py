@@ -16,9 +16,9 @@ from support.thoroughness import share
 from nextn.core import load
 from nextn.core.bench.prompts import counted_texts
 from nextn.core.server.loading import prepare
-from nextn.core.server.worker import Loaded
 from nextn.core.speculation.options import SpecOptions
 from nextn.core.tokenizer import load_chat_template
+from nextn.core.worker.worker import Loaded
 
 pytestmark = pytest.mark.real
 

@@ -10,14 +10,14 @@ from typing import Any, Final
 from msgspec.structs import replace
 from starlette.types import Message, Scope
 
+from ...worker.worker import DEAD, LOADING, Loaded
 from ..guard import OWNER
-from ..loading import size_line
+from ..loading import size_line, worker_for
 from ..request_log import RECORD, RequestRecord
 from ..routes import build_app
 from ..service import Service
 from ..serving import end_requests, keep_alive
 from ..settings import ServerSettings
-from ..worker import DEAD, LOADING, Loaded, worker_for
 from .forwarding import CollectedResponse, ForwardedRequest
 
 _POLL_S: Final = 0.02  # while the model loads

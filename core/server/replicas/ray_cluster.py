@@ -19,8 +19,8 @@ from ray.exceptions import ActorDiedError
 from ray.serve.config import RequestRouterConfig
 
 from ...errors import ConfigError
+from ...worker.worker import Loaded
 from ..settings import ServerSettings
-from ..worker import Loaded
 from .cluster_plan import ClusterPlan, check_reachable
 from .forwarding import ReplicasFailedError
 from .model_replica import ModelReplica

@@ -12,8 +12,8 @@ from ray.exceptions import RayError
 from ray.serve.exceptions import RayServeException
 from starlette.types import Message
 
+from ...worker.worker import Loaded
 from ..settings import ServerSettings
-from ..worker import Loaded
 from .forwarding import (
     CollectedResponse,
     ForwardedRequest,

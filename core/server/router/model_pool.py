@@ -19,9 +19,9 @@ from msgspec import Struct
 from starlette.types import Receive
 
 from ...state.host_memory import available_memory
+from ...worker.worker import LOADING
 from ..api_errors import ApiError
 from ..loading import size_line
-from ..worker import LOADING
 from .routed_model import LOADED, UNLOADED, UNLOADING, HangUp, LoadError, ModelPlan, RoutedModel
 
 _log: Final = logging.getLogger(__name__)

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
 
-from ...errors import NextnError
-from ..api_errors import ApiError, UnavailableError
+from ...errors import NextnError, UnavailableError
+from ...worker.worker import DEAD, LOADING, SLEEPING, Loaded, Worker
+from ..api_errors import ApiError
+from ..loading import worker_for
 from ..request_log import log_speculation
 from ..routes import unguarded_app
 from ..service import Service
-from ..worker import DEAD, LOADING, SLEEPING, Loaded, Worker, worker_for
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp

@@ -16,7 +16,7 @@ from nextn.core.backend.interface import HostOutput
 from nextn.core.backend.step import Step
 from nextn.core.engine.engine import Engine
 from nextn.core.generation import ERROR, NO_TOKEN, Event
-from nextn.core.server.worker import DEAD, MAX_FAILURES, Loaded
+from nextn.core.worker.worker import DEAD, MAX_FAILURES, Loaded
 
 BODY: dict[str, Any] = {"prompt": "a = ", "n_predict": 30, "ignore_eos": True}
 

@@ -10,8 +10,8 @@ from support.serving import Server, nano_server, running
 
 from nextn.core import load, nano
 from nextn.core.server.loading import prepare
-from nextn.core.server.worker import Loaded
 from nextn.core.tokenizer import ChatTemplate
+from nextn.core.worker.worker import Loaded
 
 ASK: list[dict[str, Any]] = [{"role": "user", "content": "Write a loop."}]
 BEGUN = [*ASK, {"role": "assistant", "content": "for i in "}]

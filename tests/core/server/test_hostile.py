@@ -16,8 +16,8 @@ from support.serving import Server, nano_server, running, wait_until
 
 from nextn.core import load, nano
 from nextn.core.server.loading import prepare
-from nextn.core.server.worker import Loaded
 from nextn.core.tokenizer import ChatTemplate
+from nextn.core.worker.worker import Loaded
 
 
 @pytest.mark.parametrize("name", RULES)

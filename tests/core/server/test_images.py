@@ -15,8 +15,8 @@ from support.towers import TinyVisionModel, build_vision_model, picture
 from nextn.core.load_runtime import load_runtime
 from nextn.core.server.loading import prepare
 from nextn.core.server.request_images import MAX_IMAGES, decoded
-from nextn.core.server.worker import Loaded
 from nextn.core.tokenizer import load_chat_template
+from nextn.core.worker.worker import Loaded
 
 GREEDY = {"temperature": 0.0, "seed": 1}
 CHAT, MESSAGES, RESPONSES = "/v1/chat/completions", "/v1/messages", "/v1/responses"

@@ -9,8 +9,8 @@ from support.serving import Server
 
 from nextn.core.server.metric_families import labels
 from nextn.core.server.metrics import exposition
-from nextn.core.server.totals import Histogram
-from nextn.core.server.worker import Worker
+from nextn.core.worker.totals import Histogram
+from nextn.core.worker.worker import Worker
 
 
 def values(text: str) -> dict[str, float]:

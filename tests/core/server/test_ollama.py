@@ -11,7 +11,7 @@ import pytest
 from support.serving import Server, nano_server, running, templated_server, wait_until
 
 from nextn.core.server.ollama import OllamaFormat
-from nextn.core.server.worker import SLEEPING
+from nextn.core.worker.worker import SLEEPING
 
 TEMPLATE = (
     "{% if tools %}<tool_call>{{ tools | tojson }}{% endif %}{% for m in messages %}"

@@ -15,8 +15,8 @@ from support.towers import build_vision_model, picture
 from nextn.core.load_runtime import load_runtime
 from nextn.core.server.loading import prepare
 from nextn.core.server.page import FOLDER, NAMES
-from nextn.core.server.worker import Loaded
 from nextn.core.tokenizer import load_chat_template
+from nextn.core.worker.worker import Loaded
 
 needs_browser = pytest.mark.skipif(not is_installed(), reason="needs chromium and chromedriver")
 DONE = "return document.querySelector('#send').textContent === 'Send'"

@@ -11,7 +11,7 @@ from typing import Any
 
 from support.serving import SETTINGS, Server, nano_server, running, wait_until
 
-from nextn.core.server.worker import SLEEPING
+from nextn.core.worker.worker import SLEEPING
 
 PROMPT: dict[str, Any] = {
     "prompt": "def add(a, b):\n", "n_predict": 20, "temperature": 0, "ignore_eos": True

@@ -22,8 +22,8 @@ from nextn.core.server.router.routed_model import (
 )
 from nextn.core.server.router.router_serving import RouterServing
 from nextn.core.server.sockets import open_socket
-from nextn.core.server.worker import Loaded
 from nextn.core.tokenizer import load_chat_template
+from nextn.core.worker.worker import Loaded
 
 from .serving import HANGS_S, SETTINGS, Client, wait_until
 

@@ -16,13 +16,13 @@ from msgspec.structs import replace
 from nextn.core import load, nano
 from nextn.core.engine.engine import Engine
 from nextn.core.runtime import Runtime
-from nextn.core.server.loading import prepare
+from nextn.core.server.loading import prepare, worker_for
 from nextn.core.server.serving import Serving
 from nextn.core.server.settings import ServerSettings
 from nextn.core.server.sockets import open_socket
-from nextn.core.server.worker import LOADING, Loaded, worker_for
 from nextn.core.speculation.options import BY_DEFAULT, SpecOptions
 from nextn.core.tokenizer import ChatTemplate, load_chat_template
+from nextn.core.worker.worker import LOADING, Loaded
 
 HANGS_S = 120  # no test judges by the clock: what takes so long never comes
 SETTINGS = ServerSettings(with_metrics=True, writes_text=True)

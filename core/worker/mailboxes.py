@@ -11,8 +11,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from ..errors import UnavailableError
 from ..generation import Event
-from .api_errors import ApiError
 
 if TYPE_CHECKING:
     import asyncio
@@ -69,6 +69,11 @@ class Mailbox:
         while self._items:
             items.append(self._items.popleft())
         return items
+
+
+def ping(mailbox: Mailbox, place: int) -> None:
+    mailbox.put(place, Ping())
+    mailbox.wake()
 
 
 class ThreadBridge:
@@ -130,7 +135,7 @@ class ReloadWaiters:
         await waker
 
     def release(self, *, is_there: bool) -> None:
-        """Ends all waits; with an `ApiError` if the model is not loaded."""
+        """Ends all waits; with an `UnavailableError` if the model is not loaded."""
         waiting, self._waiting = self._waiting, []
         for waker in waiting:
             if waker.done():
@@ -138,6 +143,5 @@ class ReloadWaiters:
             if is_there:
                 waker.set_result(None)
             else:
-                waker.set_exception(
-                    ApiError(503, "the model cannot be loaded again", retry_after=5)
-                )
+                error = UnavailableError("the model cannot be loaded again", retry_after=5)
+                waker.set_exception(error)

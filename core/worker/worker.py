@@ -1,4 +1,4 @@
-"""`Worker`: the thread that owns the engine. Requests go in as works, events come out in mailboxes.
+"""`Worker`: the thread that owns the engine. Requests go in as jobs, events come out in mailboxes.
 
 The event loop never waits for the engine, nor the engine for a client: commands go through a
 queue, and the events of a step return through mailboxes and a `ThreadBridge`.
@@ -21,13 +21,11 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from msgspec import Struct, field
 
-from ..errors import DeviceError, NextnError
+from ..errors import DeviceError, EngineError, NextnError, UnavailableError
 from ..generation import CANCELLED, NO_TOKEN
 from ..state.host_memory import give_back
-from .api_errors import ApiError, EngineError, UnavailableError
-from .jobs import ActiveJobs, Job, Slots
-from .request_recorder import RequestRecorder
-from .thread_bridge import Mailbox, Ping, ReloadWaiters, ThreadBridge
+from .jobs import ActiveJobs, Job, Slots, TokenRecorder
+from .mailboxes import ReloadWaiters, ThreadBridge
 from .totals import Totals
 
 if TYPE_CHECKING:
@@ -36,7 +34,6 @@ if TYPE_CHECKING:
     from ..engine.engine import Engine
     from ..runtime import Runtime
     from ..tokenizer import ChatTemplate
-    from .settings import ServerSettings
 
 LOADING, READY, DRAINING, DEAD = "loading", "ready", "draining", "dead"
 SLEEPING = "sleeping"  # the model is not in memory, or is being loaded again
@@ -67,7 +64,7 @@ class Worker:
         *,
         max_queue: int = 512,
         queue_s: float = 600.0,
-        recorder: RequestRecorder | None = None,
+        recorder: TokenRecorder | None = None,
     ) -> None:
         self.totals = Totals()
         self.state = LOADING
@@ -144,13 +141,12 @@ class Worker:
         self._jobs.slots.last[slot] = tokens
 
     def check_room(self) -> None:
-        """Raises an `ApiError` if the server is not ready or its queue is full."""
+        """Raises an `UnavailableError` if the server is not ready or its queue is full."""
         if self.state != READY:
             raise unavailable(self)
         if self.n_open - self.n_slots >= self._max_queue:
             self.totals.refused += 1
-            raise ApiError(
-                503,
+            raise UnavailableError(
                 f"all {self.n_slots} slots are busy and {self._max_queue} requests wait already",
                 retry_after=self._retry_after(),
             )
@@ -205,7 +201,7 @@ class Worker:
         self._commands.put(run)
 
     async def wake_up(self) -> None:
-        """Loads a sleeping model again. Raises an `ApiError` if that fails."""
+        """Loads a sleeping model again. Raises an `UnavailableError` if that fails."""
 
         def run() -> None:
             self._is_wanted = True
@@ -399,24 +395,12 @@ class Worker:
         self._bridge.wake()
 
 
-def worker_for(load: Callable[[], Loaded], settings: ServerSettings) -> Worker:
-    recorder = None
-    if settings.record_folder is not None:
-        recorder = RequestRecorder(settings.record_folder, settings.record_bytes)
-    return Worker(load, max_queue=settings.max_queue, queue_s=settings.queue_s, recorder=recorder)
-
-
-def ping(mailbox: Mailbox, place: int) -> None:
-    mailbox.put(place, Ping())
-    mailbox.wake()
-
-
-def unavailable(worker: Worker) -> ApiError:
+def unavailable(worker: Worker) -> UnavailableError:
     match worker.state:
         case "loading":
-            return ApiError(503, "Loading model", retry_after=1)
+            return UnavailableError("Loading model", retry_after=1)
         case "sleeping":
-            return ApiError(503, "the model sleeps: it is loaded again", retry_after=1)
+            return UnavailableError("the model sleeps: it is loaded again", retry_after=1)
         case "draining":
-            return ApiError(503, "the server is shutting down", retry_after=5)
-    return ApiError(503, "the engine has failed; the server is going down", retry_after=5)
+            return UnavailableError("the server is shutting down", retry_after=5)
+    return UnavailableError("the engine has failed; the server is going down", retry_after=5)

@@ -19,12 +19,12 @@ from support.scripted import (
 )
 
 from nextn.core.engine.engine import Engine
+from nextn.core.errors import EngineError, UnavailableError
 from nextn.core.generation import CANCELLED, ERROR, LIMIT, NO_TOKEN, Event
 from nextn.core.runtime import Runtime
-from nextn.core.server.api_errors import ApiError, EngineError
-from nextn.core.server.jobs import Job
-from nextn.core.server.thread_bridge import Mailbox
-from nextn.core.server.worker import DEAD, READY, Loaded, Worker
+from nextn.core.worker.jobs import Job
+from nextn.core.worker.mailboxes import Mailbox
+from nextn.core.worker.worker import DEAD, READY, Loaded, Worker
 
 LONG = params(30, ignore_eos=True)
 
@@ -100,18 +100,17 @@ def test_a_full_queue_refuses_at_once() -> None:
         backend = ScriptedBackend()
         async with started(make_engine(backend=backend), max_queue=5) as worker:
             jobs: list[Job] = []
-            refusals: list[ApiError] = []
+            refusals: list[UnavailableError] = []
             for _ in range(1000):
                 each = job()
                 try:
                     worker.submit([each])
                     jobs.append(each)
-                except ApiError as error:
+                except UnavailableError as error:
                     refusals.append(error)
             n_refused = len(refusals)
             assert len(jobs) + n_refused == 1000
-            assert {error.status for error in refusals} == {503}
-            assert all(int(error.headers["Retry-After"]) >= 1 for error in refusals)
+            assert all(error.retry_after >= 1 for error in refusals)
             assert 8 <= len(jobs) < 100  # some may have ended meanwhile
             for each in jobs:
                 assert (await whole(each))[-1].stop_reason == LIMIT
@@ -186,7 +185,7 @@ def test_an_engine_that_always_fails_is_dead() -> None:
             assert worker.state == DEAD
             assert isinstance(worker.failure, RuntimeError)
             assert worker.n_open == 0
-            with pytest.raises(ApiError, match="failed"):
+            with pytest.raises(UnavailableError, match="failed"):
                 worker.submit([job()])
 
     run(test)
@@ -231,7 +230,7 @@ def test_draining() -> None:
                 found = {(await whole(each))[-1].stop_reason for each in jobs}
                 assert found <= reasons
                 assert reasons - {LIMIT} <= found
-                with pytest.raises(ApiError, match="shutting down"):
+                with pytest.raises(UnavailableError, match="shutting down"):
                     worker.submit([job()])
                 assert worker.n_open == 0
 

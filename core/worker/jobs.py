@@ -8,14 +8,13 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Sequence as Tokens
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from msgspec import Struct
 
-from ..errors import NextnError
+from ..errors import EngineError, NextnError, UnavailableError
 from ..generation import CANCELLED, ERROR, LIMIT, NO_TOKEN, Event, GenerateParams, Stats
-from .api_errors import EngineError, UnavailableError
-from .thread_bridge import Mailbox, Progress, ThreadBridge
+from .mailboxes import Mailbox, Progress, ThreadBridge
 from .totals import Totals
 
 if TYPE_CHECKING:
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
     from ..engine.sequence import Sequence
     from ..sampling.sampler import Sampler
     from ..state.embedded_rows import ModelPrompt
-    from .request_recorder import RequestRecorder
 
 NO_SLOT = -1
 
@@ -57,6 +55,13 @@ class Job(Struct, eq=False):
     @property
     def stats(self) -> Stats:
         return self.sequence.stats if self.sequence is not None else Stats()
+
+
+class TokenRecorder(Protocol):
+    def add(self, tokens: Tokens[int], n_prompt: int, model: str) -> None:
+        """A sequence has ended."""
+
+    def close(self) -> None: ...
 
 
 class Slots:
@@ -107,7 +112,7 @@ class ActiveJobs:
         totals: Totals,
         bridge: ThreadBridge,
         queue_s: float,
-        recorder: RequestRecorder | None = None,
+        recorder: TokenRecorder | None = None,
     ) -> None:
         """`queue_s`: how long a sequence may wait."""
         self.slots = Slots(0)

@@ -1,0 +1,1 @@
+"""The thread that owns an engine, for all that call it: server, library, command line."""
