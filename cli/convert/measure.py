@@ -154,12 +154,12 @@ def compare(
 
 
 @contextmanager
-def reading(output: Console) -> Iterator[Progress]:
+def reading(output: Console, word: str = "measuring") -> Iterator[Progress]:
     """Progress with the time left."""
     began = time.perf_counter()
 
     def progress(done: int, total: int) -> None:
-        stage = "measuring"
+        stage = word
         if done and sys.stderr.isatty():
             per_chunk = (time.perf_counter() - began) / done
             stage += f", {duration((total - done) * per_chunk)} left"

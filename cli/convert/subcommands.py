@@ -28,6 +28,9 @@ COMMANDS: Final = {
     "merge": Subcommand(".convert.recombine_commands", "merge", "Shards into one file."),
     "split": Subcommand(".convert.recombine_commands", "split", "One file into shards."),
     "quantize": Subcommand(".convert.quantize", "quantize", "A GGUF in fewer bits."),
+    "imatrix": Subcommand(
+        ".convert.importance", "imatrix", "Which columns of its matrices matter, for quantize."
+    ),
     "measure": Subcommand(
         ".convert.measure", "measure", "What a file lost: perplexity, KL divergence, agreement."
     ),

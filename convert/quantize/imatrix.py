@@ -1,4 +1,4 @@
-"""Importance matrices: how much each column of a weight matters, from llama-imatrix.
+"""Importance matrices: how much each column of a weight matters, as llama-imatrix writes them.
 
 Its GGUF files hold sums of squared inputs and how many went into them; the older `.dat` files hold
 the same in a layout of their own.
@@ -7,6 +7,7 @@ the same in a layout of their own.
 from __future__ import annotations
 
 import struct
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,10 @@ from numpy.typing import NDArray
 
 from ...core.errors import FileFormatError
 from ...core.gguf.printable import printable, printable_path
+from ...core.gguf.quants import find_format
 from ...core.gguf.reader import GgufFile, open_gguf
+from ...core.gguf.types import Typed, ValueType, Writable
+from ...core.gguf.writer import TensorData
 
 Floats = NDArray[np.float32]
 SUMS, COUNTS = ".in_sum2", ".counts"
@@ -96,6 +100,31 @@ def _scaled(sums: Floats, counts: Floats, what: str) -> Floats:
     with np.errstate(all="ignore"):
         scaled = np.where(is_known, sums / means, 1.0) + _LEAST
     return np.ascontiguousarray(scaled, np.float32)
+
+
+def importance_tensors(
+    sums: Mapping[str, NDArray[np.float64]], counts: Mapping[str, NDArray[np.int64]]
+) -> list[TensorData]:
+    """Of an importance matrix, in the order and the shapes of llama-imatrix: where all matrices of
+    a tensor have read the same rows, there is one count, as of a plain matrix."""
+    found = []
+    for name in sorted(sums):
+        values, rows = sums[name].astype(np.float32), counts[name].astype(np.float32)
+        if len(rows) > 1 and "_exps." not in name:
+            values, rows = values.reshape(1, -1), rows[:1]
+        for suffix, data in ((SUMS, values), (COUNTS, rows.reshape(-1, 1))):
+            shape = data.shape if len(data) > 1 else data.shape[1:]
+            found.append(TensorData(name + suffix, shape, find_format("F32"), data))
+    return found
+
+
+def importance_keys(n_chunks: int, chunk_size: int, dataset: str) -> dict[str, Writable]:
+    return {
+        "general.type": "imatrix",
+        "imatrix.datasets": [dataset],
+        "imatrix.chunk_count": Typed(ValueType.U32, n_chunks),
+        "imatrix.chunk_size": Typed(ValueType.U32, chunk_size),
+    }
 
 
 class _LegacyReader:

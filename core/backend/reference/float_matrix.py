@@ -17,17 +17,31 @@ class ReferenceMatrix:
     def __init__(
         self, parts: Sequence[MatrixPart], device: torch.device, dtype: torch.dtype
     ) -> None:
-        self.weight = torch.cat([_load(p).to(device, dtype) for p in parts], dim=-2)
+        self._weight = self._joined(parts, device, dtype)
         biases = [_bias(part) for part in parts]
         has_bias = any(part.bias is not None for part in parts)
         self.bias = torch.cat(biases, dim=-1).to(device, dtype) if has_bias else None
 
+    @staticmethod
+    def _joined(parts: Sequence[MatrixPart], device: torch.device, dtype: torch.dtype) -> Tensor:
+        return torch.cat([_load(p).to(device, dtype) for p in parts], dim=-2)
+
+    @property
+    def weight(self) -> Tensor:
+        return self._weight
+
+    def of_expert(self, expert: int) -> Tensor:
+        return self.weight[expert]
+
+    def of_heads(self, a: Tensor) -> Tensor:
+        """(T, H, n_in) to (T, H, n_out): a matrix for each head."""
+        return torch.einsum("hoi,thi->tho", self.weight, a)
+
     def product(self, a: Tensor, expert: int | None = None) -> Tensor:
-        weight, bias = self.weight, self.bias
-        if expert is not None:
-            weight = weight[expert]
-            bias = bias[expert] if bias is not None and bias.ndim > 1 else bias
-        y = a @ weight.T
+        bias = self.bias
+        if expert is not None and bias is not None and bias.ndim > 1:
+            bias = bias[expert]
+        y = a @ (self.weight if expert is None else self.of_expert(expert)).T
         return y if bias is None else y + bias
 
 

@@ -22,7 +22,7 @@ def attend_latent(
     latent, key = cells.split([a.latent, a.rope_dim], dim=1)
     queries = torch.cat(
         [
-            torch.einsum("hln,thn->thl", a.k_b.weight, plain),
+            a.k_b.of_heads(plain),
             apply_rope(turning, a.rope, positions),
         ],
         dim=2,
@@ -43,4 +43,5 @@ def attend_latent(
             hide_first(hidden, past)
         weights = torch.softmax(scores.masked_fill(hidden, -math.inf), dim=2)
         out[rows] = torch.einsum("htc,cl->thl", weights, seen[:, : a.latent])
-    return torch.einsum("hvl,thl->thv", a.v_b.weight, out).flatten(1)
+    values: Tensor = a.v_b.of_heads(out)
+    return values.flatten(1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -88,21 +89,32 @@ def activate_alone(x: Tensor, activation: PlainActivation) -> Tensor:
     return gelu(x, approximate="tanh" if activation is PlainActivation.GELU_TANH else "none")
 
 
-def _activated(rows: Tensor, moe: Moe) -> Tensor:
+def activated(rows: Tensor, moe: Moe) -> Tensor:
     if moe.activation is not None:
         return activate_alone(rows, moe.activation)
     return gated_halves(rows, moe.gate)
 
 
-def moe(a: Tensor, moe: Moe, routed_by: Tensor) -> Tensor:
-    router: ReferenceMatrix = moe.gate_inp
-    chosen, weights = route(router.product(routed_by), moe)
+def one_after_the_other(a: Tensor, chosen: Tensor, weights: Tensor, moe: Moe) -> Tensor:
+    """What the chosen experts make of each row, in the order of their choice."""
     routed = a.new_zeros(len(a), moe.down.weight.shape[-2])
     for t in range(len(a)):
         for expert, weight in zip(chosen[t].tolist(), weights[t], strict=True):
             x, weight = (a[t] * weight, 1.0) if moe.weighs_inputs else (a[t], weight)
-            inner = _activated(moe.gate_up.product(x, expert), moe)
+            inner = activated(moe.gate_up.product(x, expert), moe)
             routed[t] += weight * moe.down.product(inner, expert)
+    return routed
+
+
+ExpertSum = Callable[[Tensor, Tensor, Tensor, Moe], Tensor]
+
+
+def moe(
+    a: Tensor, moe: Moe, routed_by: Tensor, sum_of_experts: ExpertSum = one_after_the_other
+) -> Tensor:
+    router: ReferenceMatrix = moe.gate_inp
+    chosen, weights = route(router.product(routed_by), moe)
+    routed = sum_of_experts(a, chosen, weights, moe)
     if moe.shared is not None:
         inner = gated_halves(moe.shared.gate_up.product(a), moe.shared.gate)
         shared = moe.shared.down.product(inner)
