@@ -35,8 +35,9 @@ class QuantizeTypes:
     type: str = flag(
         "--type TYPE",
         "Type or mixture of llama-quantize: Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 Q2_K Q2_K_S Q3_K_S Q3_K_M "
-        "Q3_K_L Q4_K_S Q4_K_M Q5_K_S Q5_K_M Q6_K IQ4_NL IQ4_XS MXFP4_MOE F16 BF16 F32. COPY "
-        "leaves all as it is, but for the rules.",
+        "Q3_K_L Q4_K_S Q4_K_M Q5_K_S Q5_K_M Q6_K IQ1_S IQ1_M IQ2_XXS IQ2_XS IQ2_S IQ2_M IQ3_XXS "
+        "IQ3_XS IQ3_S IQ3_M IQ4_NL IQ4_XS TQ1_0 TQ2_0 MXFP4_MOE F16 BF16 F32. COPY leaves all as "
+        "it is, but for the rules.",
         "Q4_K_M",
     )
     tensor_type: list[str] | None = flag(
@@ -59,7 +60,8 @@ class QuantizeTypes:
 @flag_group("Quality")
 class QualityOptions:
     imatrix: Path | None = flag(
-        "--imatrix FILE", "Importance matrix of llama-imatrix (GGUF or .dat)."
+        "--imatrix FILE",
+        "Importance matrix of spec convert imatrix or llama-imatrix (GGUF or .dat).",
     )
     allow_requantize: bool = flag(
         "--allow-requantize", "Also quantise what is quantised already, which costs quality twice."

@@ -19,7 +19,9 @@ from ...core.backend.cpu.machine_code import Kernels, Writer
 from ...core.backend.cpu.simd import Simd, best_set
 from ...core.gguf.quants import BlockFormat
 from .block_writers import WRITERS
+from .codebook_writers import LAYOUTS, quantize_codebook
 from .sixteen_blocks import MAGNITUDE
+from .ternary_writers import TERNARY, quantize_ternary
 
 Floats = NDArray[np.float32]
 Bytes = NDArray[np.uint8]
@@ -28,9 +30,10 @@ CompileReport = Callable[[int, int], None]
 VECTOR: Final = 16  # widening takes whole vectors
 FLOAT_TYPES: Final = ("F32", "F16", "BF16")
 ENCODED: Final = (*FLOAT_TYPES, *WRITERS)
+QUANTISED: Final = (*WRITERS, *LAYOUTS, *TERNARY)
 LARGEST_HALF: Final = 65504.0
 # Types that store a value itself as a half float, or a scale that is no smaller than some value.
-HALVES: Final = frozenset(WRITERS) - {"MXFP4"} | {"F16"}
+HALVES: Final = frozenset(QUANTISED) - {"MXFP4"} | {"F16"}
 SLAB_ELEMENTS: Final = 1 << 18  # 1 MB as float32: its work stays in the second level of the cache
 
 
@@ -62,13 +65,14 @@ def narrowed(values: Floats, fmt: BlockFormat) -> Bytes:
 
 
 class NativeQuantizer:
-    """The quantisers of some formats. Calls release Python's lock."""
+    """The quantisers of some formats. Calls release Python's lock; those of codebooks and ternary
+    types are numpy."""
 
     def __init__(
         self, formats: Iterable[str], report: CompileReport | None = None, simd: Simd | None = None
     ) -> None:
         self._kernels = Kernels(simd or best_set())
-        writers = {f"quantize_{name.lower()}": WRITERS[name] for name in formats}
+        writers = {f"quantize_{name.lower()}": WRITERS[name] for name in formats if name in WRITERS}
         writers |= {f"widen_{name.lower()}": write for name, write in WIDENERS.items()}
         keys = {name: f"{name}_{_digest()}" for name in writers}
         addresses = self._kernels.get({keys[name]: writers[name] for name in writers}, report)
@@ -79,6 +83,12 @@ class NativeQuantizer:
         self, fmt: BlockFormat, rows: Floats, importance: Floats | None, out: Bytes
     ) -> None:
         """Whole rows of one matrix; `importance` has a number for each column."""
+        if fmt.name in LAYOUTS:
+            out[:] = quantize_codebook(LAYOUTS[fmt.name], rows, importance)
+            return
+        if fmt.name in TERNARY:
+            out[:] = quantize_ternary(fmt.name, rows, importance)
+            return
         at = 0 if importance is None else importance.ctypes.data
         counts = rows.size // fmt.block_size, rows.shape[-1] // fmt.block_size
         name = f"quantize_{fmt.name.lower()}"

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 from msgspec import Struct, field
+from threadpoolctl import threadpool_limits
 
 from ...core.errors import ModelError
 from ...core.gguf.printable import printable
@@ -24,10 +25,10 @@ from ...core.gguf.tensors import Tensor
 from ...core.gguf.types import Typed, ValueType
 from ...core.gguf.writer import TensorData
 from ..files.output_file import OutputFile, Progress, check_output, write
-from .block_writers import WRITERS
 from .native_quantizer import (
     HALVES,
     LARGEST_HALF,
+    QUANTISED,
     SLAB_ELEMENTS,
     VECTOR,
     WIDENERS,
@@ -84,12 +85,13 @@ def quantize_file(
     """Writes the output whole or not at all; `progress` counts its bytes."""
     check_output(output, source.paths, plan.n_bytes)
     started = time.perf_counter()
-    native = NativeQuantizer([name for name in plan.formats if name in WRITERS], compiling)
+    native = NativeQuantizer([name for name in plan.formats if name in QUANTISED], compiling)
     pool = ThreadPoolExecutor(n_threads, "quantize")
     try:
         converter = SlabConverter(native, pool, n_threads, measures)
         tensors = [_data(source, item, plan, converter) for item in plan.items]
-        paths = write(output, new_metadata(source, plan), tensors, [source], progress)
+        with threadpool_limits(limits=1, user_api="blas"):  # the pool's threads are enough
+            paths = write(output, new_metadata(source, plan), tensors, [source], progress)
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
     return QuantizeResult(
@@ -190,7 +192,7 @@ class SlabConverter(Struct):
         row = item.tensor.shape[-1]
         n = slab.n_rows * row
         values = self._floats(item, slab.first, n).reshape(slab.n_rows, row)
-        if item.format.name in WRITERS:
+        if item.format.name in QUANTISED:
             piece = np.empty(item.format.n_bytes(n), np.uint8)
             columns = None if importance is None else importance[slab.matrix]
             self.native.quantize(item.format, values, columns, piece)

@@ -29,9 +29,13 @@ from .type_rules import HEAD, KEEP, TypeRule
 # What an MTP head gets at least: each draft token that it guesses wrong costs more than its bytes.
 HEAD_TYPE = "Q6_K"
 RAISED = "MTP head"
+# So few bits are worth nothing where all columns count alike; llama-quantize refuses them too.
+NEED_IMPORTANCE = frozenset({"IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS"})
 # Where rows are not whole blocks: the nearest type with small blocks, as llama.cpp has it.
 FALLBACKS = {
     "Q2_K": "Q4_0", "Q3_K": "Q4_0", "Q4_K": "Q5_0", "Q5_K": "Q5_1", "Q6_K": "Q8_0",
+    "TQ1_0": "Q4_0", "TQ2_0": "Q4_0", "IQ1_S": "IQ4_NL", "IQ1_M": "IQ4_NL", "IQ2_XXS": "IQ4_NL",
+    "IQ2_XS": "IQ4_NL", "IQ2_S": "IQ4_NL", "IQ3_XXS": "IQ4_NL", "IQ3_S": "IQ4_NL",
     "IQ4_XS": "IQ4_NL",
 }  # fmt: skip
 
@@ -235,15 +239,17 @@ def check_plan(plan: QuantizePlan) -> None:
         )
     missing = set(plan.without_importance())  # raises where sizes do not fit
     recipe = plan.options.recipe
-    if recipe is None or recipe.name != "Q2_K_S":
-        return
+    is_smallest = recipe is not None and recipe.name == "Q2_K_S"
+    needing = NEED_IMPORTANCE | {"Q2_K"} if is_smallest else NEED_IMPORTANCE
     for item in plan.items:
         name = item.tensor.name
         is_known = plan.options.importance is not None and name not in missing
-        if item.is_copy or item.format.name != "Q2_K" or kind_of(name) in (OUTPUT, EMBEDDING):
+        if item.is_copy or item.format.name not in needing or kind_of(name) in (OUTPUT, EMBEDDING):
             continue
         if not is_known:
+            given = "" if recipe is None else f"--type {recipe.name}: "
             raise ConfigError(
-                f"--type Q2_K_S needs an importance matrix that knows {printable(name)}: give "
-                "--imatrix FILE, or another type with --tensor-type; Q2_K does without"
+                f"{given}{item.format.name} needs an importance matrix that knows "
+                f"{printable(name)}: give --imatrix FILE (spec convert imatrix makes one), or "
+                "another type; Q2_K and IQ3_S do without"
             )

@@ -14,12 +14,12 @@ from msgspec import Struct
 from ...core.errors import ConfigError
 from ...core.gguf.printable import printable
 from ...core.gguf.quants import BlockFormat, find_format
-from .block_writers import WRITERS
 from .model_facts import layer_of
+from .native_quantizer import QUANTISED
 
 KEEP = "keep"
 HEAD = "nextn"
-TARGETS = (*WRITERS, "F16", "BF16", "F32")
+TARGETS = (*QUANTISED, "F16", "BF16", "F32")
 _LAYERS = re.compile(r"((?:\d+(?:-\d*)?|last\d+)(?:,(?:\d+(?:-\d*)?|last\d+))*):(.+)", re.DOTALL)
 
 

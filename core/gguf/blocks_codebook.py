@@ -24,7 +24,7 @@ Split: TypeAlias = tuple[NDArray[np.int8], Floats]
 
 
 @cache
-def _grid(name: str) -> NDArray[np.int8]:
+def grid_of(name: str) -> NDArray[np.int8]:
     """(entries, 4 or 8) grid of one format."""
     from gguf import quants
 
@@ -34,7 +34,7 @@ def _grid(name: str) -> NDArray[np.int8]:
 
 
 @cache
-def _even_signs() -> Blocks:
+def even_signs() -> Blocks:
     """The 128 sign bytes of XXS and XS: seven free bits, the eighth makes their number even."""
     codes = np.arange(128, dtype=np.uint8)
     bits = np.unpackbits(codes[:, None], axis=1)
@@ -61,7 +61,7 @@ def _nibbles(packed: Blocks) -> Blocks:
 def _signed(name: str, index: NDArray[np.integer], packed_signs: Blocks) -> NDArray[np.int8]:
     """(n, 256) grid entries, negated where the bit of (n, 32) sign bytes is set."""
     bits = np.unpackbits(packed_signs, axis=1, bitorder="little")
-    entries = _grid(name)[index].reshape(len(index), 256)
+    entries = grid_of(name)[index].reshape(len(index), 256)
     signed: NDArray[np.int8] = np.where(bits, -entries, entries)
     return signed
 
@@ -74,7 +74,7 @@ def split_iq2_xxs(blocks: Blocks) -> Split:
     """Per 32 elements: four grid bytes, then a word of four 7-bit signs and a 4-bit scale."""
     words = _words(blocks, 2, 66, "<u4").reshape(-1, 8, 2)
     index = np.ascontiguousarray(words[:, :, 0]).view(np.uint8)
-    signs = _even_signs()[_bit_fields(words[:, :, 1], [0, 7, 14, 21], 127)]
+    signs = even_signs()[_bit_fields(words[:, :, 1], [0, 7, 14, 21], 127)]
     scales = _quarter_scales(blocks, (words[:, :, 1] >> 28).astype(np.uint8))
     return _signed("IQ2_XXS", index, signs), scales
 
@@ -83,7 +83,7 @@ def split_iq2_xs(blocks: Blocks) -> Split:
     """Per 8 elements a word of 9 grid bits and 7 sign bits; a 4-bit scale per 16."""
     words = _words(blocks, 2, 66, "<u2")
     scales = _quarter_scales(blocks, _nibbles(blocks[:, 66:74]))
-    return _signed("IQ2_XS", words & 511, _even_signs()[words >> 9]), scales
+    return _signed("IQ2_XS", words & 511, even_signs()[words >> 9]), scales
 
 
 def split_iq2_s(blocks: Blocks) -> Split:
@@ -97,7 +97,7 @@ def split_iq2_s(blocks: Blocks) -> Split:
 def split_iq3_xxs(blocks: Blocks) -> Split:
     """A grid byte per 4 elements; per 32 a word of four 7-bit signs and a 4-bit scale."""
     words = _words(blocks, 66, 98, "<u4")
-    signs = _even_signs()[_bit_fields(words, [0, 7, 14, 21], 127)]
+    signs = even_signs()[_bit_fields(words, [0, 7, 14, 21], 127)]
     sub = np.float32(0.5) + (words >> 28).astype(np.float32)
     return _signed("IQ3_XXS", blocks[:, 2:66], signs), half(blocks, 0) * sub * np.float32(0.5)
 
@@ -113,7 +113,7 @@ def split_iq3_s(blocks: Blocks) -> Split:
 def _shifted(index: NDArray[np.integer], minus: NDArray[np.bool_]) -> NDArray[np.int8]:
     """(n, 256) of 8 * grid +- 1, with one sign per 8 elements. IQ1_M has the grid of IQ1_S."""
     shift = np.where(minus, np.int8(-1), np.int8(1))
-    rows: NDArray[np.int8] = _grid("IQ1_S")[index] * np.int8(8) + shift[:, :, None]
+    rows: NDArray[np.int8] = grid_of("IQ1_S")[index] * np.int8(8) + shift[:, :, None]
     return rows.reshape(len(index), 256)
 
 

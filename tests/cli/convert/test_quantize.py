@@ -152,7 +152,7 @@ def test_a_dry_run_writes_nothing(halves: str, tmp_path: Path, capsys: Capture) 
     assert run([*COMMAND, halves, "--dry-run", "-o", str(target), "--type", "Q2_K_S"]) == 0
     shown = capsys.readouterr()
     assert not list(tmp_path.iterdir())
-    assert "this would be refused: --type Q2_K_S needs an importance matrix" in shown.err
+    assert "this would be refused: --type Q2_K_S: Q2_K needs an importance matrix" in shown.err
     assert "blk.0.attn_qkv.weight" in shown.out
     assert run([*COMMAND, halves, "--dry-run", "--json"]) == 0
     record = json.loads(capsys.readouterr().out)
@@ -172,7 +172,8 @@ def test_quantising_twice_has_to_be_asked_for(tmp_path: Path, capsys: Capture) -
     [
         (["IN"], "where to? Give --output OUT"),
         (["IN", "-o", "OUT", "--type", "Q9"], "--type Q9 is not known"),
-        (["IN", "-o", "OUT", "--type", "IQ2_XS"], "no quantiser here"),
+        (["IN", "-o", "OUT", "--type", "IQ2_XS"], "needs an importance matrix that knows"),
+        (["IN", "-o", "OUT", "--type", "NVFP4"], "no quantiser here"),
         (["IN", "-o", "OUT", "--tensor-type", "a"], "is not NAME=TYPE"),
         (["IN", "-o", "OUT", "--output-tensor-type", "q9"], "--output-tensor-type: no quantiser"),
         (["IN", "-o", "OUT", "--split-max-size", "big"], "'big' is not a size, as 4G"),

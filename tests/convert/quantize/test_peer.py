@@ -9,12 +9,18 @@ import pytest
 from numpy.typing import NDArray
 from support.ggml_quantize import ggml_quantize
 from support.llama_cpp import LlamaCpp
+from support.quantize_families import write_importance
 
 from nextn.convert.files.output_file import OutputFile
-from nextn.convert.quantize.block_writers import WRITERS
-from nextn.convert.quantize.native_quantizer import NativeQuantizer
+from nextn.convert.quantize.imatrix import Importance, read_importance
+from nextn.convert.quantize.native_quantizer import QUANTISED, NativeQuantizer
 from nextn.convert.quantize.quantize_file import quantize_file
-from nextn.convert.quantize.quantize_plan import QuantizeOptions, make_plan
+from nextn.convert.quantize.quantize_plan import (
+    NEED_IMPORTANCE,
+    QuantizeOptions,
+    check_plan,
+    make_plan,
+)
 from nextn.convert.quantize.recipes import RECIPES, find_recipe
 from nextn.core import nano
 from nextn.core.gguf.quants import dequantize, find_format
@@ -42,10 +48,10 @@ def weights(name: str) -> Floats:
 
 @pytest.fixture(scope="module")
 def native() -> NativeQuantizer:
-    return NativeQuantizer(WRITERS)
+    return NativeQuantizer(QUANTISED)
 
 
-@pytest.mark.parametrize("kind", WRITERS)
+@pytest.mark.parametrize("kind", QUANTISED)
 @pytest.mark.parametrize("name", ["gaussian", "heavy", "trained"])
 @pytest.mark.parametrize("with_importance", [False, True])
 def test_errors_are_no_larger(
@@ -57,7 +63,8 @@ def test_errors_are_no_larger(
     importance = columns if with_importance else None
     ours = np.zeros(form.n_bytes(rows.size), np.uint8)
     native.quantize(form, rows, importance, ours)
-    theirs = ggml_quantize(kind, rows, importance)
+    alike = np.ones(rows.shape[1], np.float32) if kind in NEED_IMPORTANCE else None
+    theirs = ggml_quantize(kind, rows, alike if importance is None else importance)
     squares = [
         _weighed(rows, dequantize(data, form, rows.shape), importance) for data in (ours, theirs)
     ]
@@ -74,18 +81,26 @@ def halves(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return convert(nano.path(), tmp_path_factory.mktemp("halves") / "f16.gguf", "F16")
 
 
-def convert(source: Path, target: Path, recipe: str) -> Path:
+def convert(source: Path, target: Path, recipe: str, importance: Importance | None = None) -> Path:
     with open_gguf(source) as file:
-        plan = make_plan(file, QuantizeOptions(find_recipe(recipe), allows_requantising=True))
+        options = QuantizeOptions(
+            find_recipe(recipe), allows_requantising=True, importance=importance
+        )
+        plan = make_plan(file, options)
+        check_plan(plan)
         quantize_file(file, plan, OutputFile(target), n_threads=2)
     return target
 
 
-@pytest.mark.parametrize("recipe", [name for name in RECIPES if name != "Q2_K_S"])
+@pytest.mark.parametrize("recipe", RECIPES)
 def test_llama_cpp_reads_and_writes_with_it(
     recipe: str, halves: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    path = convert(halves, tmp_path / "model.gguf", recipe)
+    with open_gguf(halves) as file:
+        shapes = {name: tensor.shape for name, tensor in file.tensors.items()}
+    write_importance(tmp_path / "i.gguf", {n: s for n, s in shapes.items() if len(s) > 1})
+    importance = read_importance(tmp_path / "i.gguf")
+    path = convert(halves, tmp_path / "model.gguf", recipe, importance)
     with capfd.disabled(), LlamaCpp(path) as model:
         prompt = model.tokenize("def read_lines(path):\n    with open(path) as")
         written = model.greedy(prompt, 4)

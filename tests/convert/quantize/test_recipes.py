@@ -70,6 +70,6 @@ def test_names_of_recipes() -> None:
     assert found is not None
     assert found.name == "Q4_K_M"
     assert find_recipe("copy") is None
-    for name in ("IQ2_XS", "Q9_0", ""):
+    for name in ("NVFP4", "Q9_0", ""):
         with pytest.raises(ConfigError, match="--type"):
             find_recipe(name)

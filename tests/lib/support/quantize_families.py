@@ -38,7 +38,10 @@ FLAGS: dict[str, list[str]] = {
     "leave": ["--leave-output-tensor"],
     "rules": ["--tensor-type", "ffn_down=q8_0", "--tensor-type", "attn_v=q5_k"],
 }
-FLAGGED = ("Q4_K_M", "Q4_0", "IQ4_XS", "Q2_K_S", "Q5_K_M", "MXFP4_MOE", "Q3_K_L")
+FLAGGED = (
+    "Q4_K_M", "Q4_0", "IQ4_XS", "Q2_K_S", "Q5_K_M", "MXFP4_MOE", "Q3_K_L", "IQ3_XXS", "IQ3_M",
+    "IQ2_XS", "IQ1_S",
+)  # fmt: skip
 ATTENTION = ("attn_q", "attn_k", "attn_v")
 FFN = ("ffn_gate", "ffn_up", "ffn_down")
 HEAD: Shapes = {
