@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
+from support.devtools import NAMES, chromium
 from support.processors import all_processors, use_one
 from support.thoroughness import COVERS_ALL
 
@@ -45,6 +46,16 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
         return 0
     n = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return min(n, MOST_WORKERS) if n > 1 else 0
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """A browser has many processes: its tests are among those of several threads."""
+    if item.get_closest_marker("browser") is None:
+        return
+    item.add_marker(pytest.mark.threads)
+    if chromium() is None:
+        names = ", ".join(NAMES)
+        item.add_marker(pytest.mark.skip(reason=f"no Chromium: neither SPEC_CHROMIUM nor {names}"))
 
 
 @pytest.hookimpl(wrapper=True)

@@ -8,15 +8,12 @@ from pathlib import Path
 
 import pytest
 from support.bench_reports import report
-from support.browser import Browser, browser, is_installed
+from support.browser import Browser, browser
 
 from nextn.cli.app import run
 from nextn.core.bench.report_page import html_page
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(not is_installed(), reason="needs chromium and chromedriver"),
-]
+pytestmark = [pytest.mark.slow, pytest.mark.browser]
 # A label of a plot that another one covers, or that its plot cuts off.
 OVERLAPS = """
 const found = [];

@@ -8,7 +8,7 @@ from io import BytesIO
 from pathlib import Path
 
 import pytest
-from support.browser import ENTER, ESCAPE, Browser, browser, is_installed
+from support.browser import ENTER, ESCAPE, Browser, browser
 from support.serving import Server, nano_server, running
 from support.towers import build_vision_model, picture
 
@@ -18,7 +18,6 @@ from nextn.core.server.page import FOLDER, NAMES
 from nextn.core.tokenizer import load_chat_template
 from nextn.core.worker.worker import Loaded
 
-needs_browser = pytest.mark.skipif(not is_installed(), reason="needs chromium and chromedriver")
 DONE = "return document.querySelector('#send').textContent === 'Send'"
 
 
@@ -52,7 +51,7 @@ def test_a_server_without_a_page() -> None:
 
 
 @pytest.mark.slow
-@needs_browser
+@pytest.mark.browser
 def test_a_text_is_written_tinted_and_checked(page: Browser, eager: Server) -> None:
     open_page(page, eager)
     page.type("#max-tokens", "120")
@@ -74,7 +73,7 @@ def test_a_text_is_written_tinted_and_checked(page: Browser, eager: Server) -> N
 
 
 @pytest.mark.slow
-@needs_browser
+@pytest.mark.browser
 def test_a_chat_can_be_stopped_kept_and_begun_anew(page: Browser, server: Server) -> None:
     open_page(page, server)
     page.click("#tab-chat")
@@ -100,7 +99,7 @@ document.body.dispatchEvent(new DragEvent("drop", how));
 
 
 @pytest.mark.slow
-@needs_browser
+@pytest.mark.browser
 def test_an_image_is_dropped_shown_and_sent(page: Browser, tmp_path: Path) -> None:
     found, out = build_vision_model("qwen3vl", tmp_path), BytesIO()
     picture(90, 60).save(out, "PNG")
@@ -129,7 +128,7 @@ def test_an_image_is_dropped_shown_and_sent(page: Browser, tmp_path: Path) -> No
 
 
 @pytest.mark.slow
-@needs_browser
+@pytest.mark.browser
 def test_speculation_can_be_switched_off(page: Browser, eager: Server) -> None:
     open_page(page, eager)
     page.click("#speculate")
@@ -141,7 +140,7 @@ def test_speculation_can_be_switched_off(page: Browser, eager: Server) -> None:
 
 
 @pytest.mark.slow
-@needs_browser
+@pytest.mark.browser
 @pytest.mark.parametrize("is_dark", [False, True])
 @pytest.mark.parametrize("width", [390, 1200])
 def test_the_page_fits(page: Browser, server: Server, width: int, is_dark: bool) -> None:
@@ -157,7 +156,7 @@ def test_the_page_fits(page: Browser, server: Server, width: int, is_dark: bool)
 
 
 @pytest.mark.slow
-@needs_browser
+@pytest.mark.browser
 def test_a_key_is_asked_for(page: Browser, tmp_path: Path) -> None:
     with running(nano_server(api_keys=("secret",))) as server:
         page.open(f"{server.url}/")
