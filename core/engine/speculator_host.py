@@ -184,4 +184,5 @@ def request_of(sequence: Sequence, max_draft: int) -> DraftRequest:
         sources=sequence.spec.sources,
         n_rows=sequence.prompt.n_rows,
         n_shared=sequence.prompt.n_shared,
+        is_fixed=sequence.spec.fixed,
     )

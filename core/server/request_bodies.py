@@ -86,6 +86,7 @@ class DraftOptions(msgspec.Struct):
     n_min: Annotated[DraftLength, Meta(description="shorter drafts are dropped")] = None
     p_min: Annotated[Share, Meta(description="a draft ends before a less likely token")] = None
     accept: Annotated[Text, Meta(description="match, ratio or relaxed; for the whole text")] = None
+    fixed: Annotated[Flag, Meta(description="drafts at every step, as long as may be")] = None
     off: Flag = None
 
 

@@ -62,6 +62,7 @@ def _request_spec(
         p_min=option("p_min") or 0.0,
         accept=whole.accept or "",
         prediction=prediction,
+        fixed=bool(option("fixed")),
     )
 
 

@@ -110,6 +110,7 @@ class CompositeSpeculator(Speculator, SavesState):
                     if not request.sources or each.name in request.sources
                 ],
                 request.n_rows,
+                request.is_fixed,
             )
             for request, drafts in zip(requests, cheap, strict=True)
         ]

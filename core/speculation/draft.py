@@ -26,6 +26,7 @@ class DraftRequest(NamedTuple):
     sources: frozenset[str] = ALL_SOURCES  # the drafters that may draft; empty: all
     n_rows: int = 0  # of the prompt, beside `tokens`
     n_shared: int = 0  # by how much positions are less than cells
+    is_fixed: bool = False  # always the longest draft
 
     @property
     def n_cells(self) -> int:

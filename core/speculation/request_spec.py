@@ -30,6 +30,7 @@ class RequestSpec(Struct, frozen=True):
     p_min: float = 0.0  # a draft ends before a token that its source finds less probable
     accept: str = ""  # match, ratio, relaxed[:...]; "": as the engine does
     prediction: tuple[int, ...] = ()  # the tokens that the client expects
+    fixed: bool = False  # always the longest draft, whether it saves time or not
 
     def __post_init__(self) -> None:
         if self.types:

@@ -32,6 +32,7 @@ class PlanRequest(NamedTuple):
     cheap: Sequence[Draft] = ()  # n-gram drafts in the order of precedence; may be empty
     networks: Sequence[NetworkOffer] = ()
     n_rows: int = 0  # of the prompt, beside `tokens`
+    is_fixed: bool = False  # always the longest draft
 
     @property
     def n_cells(self) -> int:

@@ -24,6 +24,7 @@ from .allocate import (
     gains_of,
 )
 from .costs import LONGEST, CostModel
+from .fixed import longest_plan
 from .sequence_stats import SequenceStats
 
 if TYPE_CHECKING:
@@ -108,7 +109,7 @@ class Controller(Policy):
             sequence.meet(request)
         plain = costs.steps[n] / n
         if self._lacks_plain(n):
-            return self._take([DraftPlan(is_probe=True) for _ in requests], plain)
+            return self._take(requests, [DraftPlan(is_probe=True) for _ in requests], plain)
         reached = self._tokens / self._time
         self.rate = (reached if n == 1 else max(reached, 1.0)) / plain
         plans, found, values = [], [], []
@@ -121,11 +122,11 @@ class Controller(Policy):
         lengths = self._allocate(requests, plans, found)
         is_drafting = any(plan.network or (n > 1 and plan.n_cheap) for plan in plans)
         if is_drafting and self._lacks_news_of_plain(n, self.rate * plain):
-            return self._take([DraftPlan(is_probe=True) for _ in requests], plain)
+            return self._take(requests, [DraftPlan(is_probe=True) for _ in requests], plain)
         n_rows = n + sum(lengths)
         for i, (request, sequence) in enumerate(zip(requests, sequences, strict=True)):
             n_rows += self._probe(request, sequence, plans[i], values[i], n, n_rows)
-        return self._take(plans, plain)
+        return self._take(requests, plans, plain)
 
     def _lacks_plain(self, n: int) -> bool:
         timings = self.costs.n_timings(n)
@@ -329,8 +330,14 @@ class Controller(Policy):
             backoff.due = sequence.n_rounds + _AGAIN
         return False
 
-    def _take(self, plans: list[DraftPlan], plain: float) -> list[DraftPlan]:
-        """Note what the round costs."""
+    def _take(
+        self, requests: Sequence[PlanRequest], plans: Sequence[DraftPlan], plain: float
+    ) -> list[DraftPlan]:
+        """Note what the round costs. Sequences may have asked for drafts in any case."""
+        plans = [
+            longest_plan(request) if request.is_fixed else plan
+            for request, plan in zip(requests, plans, strict=True)
+        ]
         n, costs = len(plans), self.costs
         n_rows = n + sum(plan.n_network or plan.n_cheap for plan in plans)
         depth: dict[str, int] = {}

@@ -289,3 +289,17 @@ def test_rules_of_acceptance(eager: Server) -> None:
     status, error = eager.refused("/completion", {**body, "speculative": {"accept": "relaxed"}})
     assert status == 400
     assert "thinking" in error["message"]
+
+
+def test_drafts_in_any_case(server: Server) -> None:
+    """At every step but the last, whatever the server has measured; the text is the same."""
+    body = {"prompt": "xyzzy: 8271 ", "n_predict": 30, "temperature": 0, "ignore_eos": True}
+    plain = server.post("/completion", **body, speculative=False)
+    spec = {"fixed": True, "types": "mtp", "n_max": 3}
+    fixed = server.post("/completion", **body, speculative=spec, return_sources=True)
+    assert fixed["content"] == plain["content"]
+    steps = fixed["sources"].count("target")
+    assert fixed["timings"]["draft_n"] >= 3 * (steps - 3)
+    status, error = server.refused("/completion", {**body, "speculative": {"fixed": "yes"}})
+    assert status == 400
+    assert "speculative.fixed" in error["message"]

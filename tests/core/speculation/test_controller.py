@@ -251,6 +251,31 @@ def test_a_fixed_policy_has_no_opinion() -> None:
     policy.close()
 
 
+def test_who_wants_drafts_in_any_case_has_the_longest() -> None:
+    """Also where nothing was ever accepted; the others are judged as ever."""
+    controller, cheap = Controller(), Draft([1, 2], ["a"] * 2)
+    for sequence in (0, 1):
+        controller.begin(sequence)
+    n_drafts = 0
+    for at in range(1, 200):
+        requests = [
+            PlanRequest(0, range(at), 3, (), [NetworkOffer("mtp", 5)], is_fixed=True),
+            PlanRequest(1, range(at), 3, [cheap], [NetworkOffer("mtp", 5)], is_fixed=at > 100),
+        ]
+        decided = controller.plan(requests)
+        first, second = decided.plans
+        assert (first.network, first.n_network) == ("mtp", 3)
+        if at > 100:
+            assert (second.cheap, second.n_cheap, second.network) == (0, 2, "mtp")
+        else:
+            n_drafts += bool(second.network or second.n_cheap)
+        controller.observe_step(decided, 8, at, 8.0)
+        for sequence in (0, 1):
+            draft = Draft([1, 2, 3], ["mtp"] * 3)
+            controller.settle(decided, sequence, draft, 0)
+    assert n_drafts < 50
+
+
 def test_short_texts_gain_already() -> None:
     """64 tokens, costs unknown at first: half and more of what is possible; known: nearly all."""
     cold, warm = [], []
