@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from support.browser import Browser, browser
 from support.serving import Server, nano_server, running
 
 from nextn.core.speculation.options import SpecOptions
@@ -21,3 +22,9 @@ def eager() -> Iterator[Server]:
     """Drafts whenever it can: no controller that the machine's load could make cautious."""
     with running(nano_server(spec=SpecOptions(fixed=True))) as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def page() -> Iterator[Browser]:
+    with browser() as found:
+        yield found

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator
 from io import BytesIO
 from pathlib import Path
 
 import pytest
-from support.browser import ENTER, ESCAPE, Browser, browser
+from support.browser import ENTER, Browser
+from support.chat_page import DONE, open_page
 from support.serving import Server, nano_server, running
 from support.towers import build_vision_model, picture
 
@@ -17,21 +17,6 @@ from nextn.core.server.loading import prepare
 from nextn.core.server.page import FOLDER, NAMES
 from nextn.core.tokenizer import load_chat_template
 from nextn.core.worker.worker import Loaded
-
-DONE = "return document.querySelector('#send').textContent === 'Send'"
-
-
-@pytest.fixture(scope="module")
-def page() -> Iterator[Browser]:
-    with browser() as found:
-        yield found
-
-
-def open_page(page: Browser, server: Server) -> None:
-    page.open(f"{server.url}/")
-    page.run("localStorage.clear()")
-    page.open(f"{server.url}/")
-    page.wait("return document.querySelectorAll('#drafters input').length > 0")
 
 
 def test_every_file_of_the_page_is_served(server: Server) -> None:
@@ -72,23 +57,6 @@ def test_a_text_is_written_tinted_and_checked(page: Browser, eager: Server) -> N
     assert page.log() == []
 
 
-@pytest.mark.slow
-@pytest.mark.browser
-def test_a_chat_can_be_stopped_kept_and_begun_anew(page: Browser, server: Server) -> None:
-    open_page(page, server)
-    page.click("#tab-chat")
-    page.type("#prompt", "Hello" + ENTER)
-    page.wait("return document.querySelector('.message.assistant .answer').textContent.length > 5")
-    page.type("#prompt", ESCAPE)
-    page.wait(DONE)
-    assert page.run("return document.querySelectorAll('.message').length") == 2
-    page.open(f"{server.url}/")
-    page.wait("return document.querySelectorAll('.message').length === 2")
-    page.click("#new")
-    assert page.run("return document.querySelectorAll('.message').length") == 0
-    assert page.log() == []
-
-
 DROP = """
 const bytes = Uint8Array.from(atob(arguments[0]), (c) => c.charCodeAt(0));
 const dataTransfer = new DataTransfer();
@@ -115,7 +83,7 @@ def test_an_image_is_dropped_shown_and_sent(page: Browser, tmp_path: Path) -> No
         page.type("#max-tokens", "4")
         script = DROP.replace("arguments[0]", repr(base64.b64encode(out.getvalue()).decode()))
         page.run(script)
-        page.wait("return document.querySelectorAll('#images img').length === 1")
+        page.wait("return document.querySelectorAll('#attached img').length === 1")
         page.resize(390, 800)
         assert page.run("return document.documentElement.scrollWidth <= innerWidth")
         page.resize(1200, 800)
@@ -123,7 +91,7 @@ def test_an_image_is_dropped_shown_and_sent(page: Browser, tmp_path: Path) -> No
         page.wait("return document.querySelector('.message.assistant .facts')")
         page.wait(DONE)
         assert page.run("return document.querySelectorAll('.message.user img').length") == 1
-        assert page.run("return document.querySelectorAll('.error, #images img').length") == 0
+        assert page.run("return document.querySelectorAll('.error, #attached img').length") == 0
         assert page.log() == []
 
 
@@ -137,22 +105,6 @@ def test_speculation_can_be_switched_off(page: Browser, eager: Server) -> None:
     page.wait("return document.querySelector('#paper .facts')")
     page.wait(DONE)
     assert page.run("return document.querySelectorAll('#paper span[data-source]').length") == 0
-
-
-@pytest.mark.slow
-@pytest.mark.browser
-@pytest.mark.parametrize("is_dark", [False, True])
-@pytest.mark.parametrize("width", [390, 1200])
-def test_the_page_fits(page: Browser, server: Server, width: int, is_dark: bool) -> None:
-    page.resize(width, 800)
-    page.dark(is_dark)
-    open_page(page, server)
-    assert page.run("return document.documentElement.scrollWidth <= innerWidth")
-    back = page.run("return getComputedStyle(document.documentElement).backgroundColor")
-    level = int(back.removeprefix("rgb(").split(",")[0])
-    assert (level < 128) is is_dark
-    box = page.run("return document.querySelector('#send').getBoundingClientRect().bottom")
-    assert box <= page.run("return innerHeight")
 
 
 @pytest.mark.slow
