@@ -114,12 +114,12 @@ export function watch({ area, prompt, input, shown, mayAdd, sees }) {
   place = shown;
   seesNow = sees;
   area.addEventListener("dragover", (event) => {
-    if (mayAdd() && event.dataTransfer.types.includes("Files")) event.preventDefault();
+    if (event.dataTransfer.types.includes("Files")) event.preventDefault();
   });
   const addFrom = (event, data) => {
-    if (!mayAdd() || !data?.files.length) return;
-    event.preventDefault();
-    add([...data.files]);
+    if (!data?.files.length) return;
+    event.preventDefault(); // else the browser would open the file in place of the page
+    if (mayAdd()) add([...data.files]);
   };
   area.addEventListener("drop", (event) => addFrom(event, event.dataTransfer));
   prompt.addEventListener("paste", (event) => addFrom(event, event.clipboardData));

@@ -64,7 +64,7 @@ async function answer(question) {
     keep(mine);
   };
   conversations.choose(mine);
-  changed();
+  keep(mine);
   const finish = (run) => {
     view.end();
     if (run) message.facts = factsOf(run);
@@ -138,5 +138,13 @@ export function remove(id) {
 export function watch(whenChanged) {
   changed = whenChanged;
   addEventListener("pagehide", () => partial?.());
+  addEventListener("storage", (event) => {
+    // Another tab has written or deleted it; what is being written here is kept at its end.
+    if (!conversations.isAbout(event, conversation) || isWriting()) return;
+    conversation = conversations.load(conversation.id) ?? conversations.begin();
+    views = new Map();
+    draw();
+    changed();
+  });
   draw();
 }

@@ -61,16 +61,18 @@ export function titleOf(conversation) {
 }
 
 // Returns whether there was room.
-export function keep(conversation) {
-  conversation.changed = Date.now();
+export function keep(conversation, changed = Date.now()) {
+  conversation.changed = changed;
   try {
     localStorage.setItem(PREFIX + conversation.id, JSON.stringify(conversation));
-    sessionStorage.setItem(CURRENT, conversation.id);
     return true;
   } catch {
     return false;
   }
 }
+
+// Whether an event of the browser's store is about this conversation.
+export const isAbout = ({ key }, { id }) => key === PREFIX + id;
 
 export function remove(id) {
   localStorage.removeItem(PREFIX + id);
@@ -78,12 +80,39 @@ export function remove(id) {
 
 export function load(id) {
   try {
-    const found = JSON.parse(localStorage.getItem(PREFIX + id));
-    branch(found).concat(Object.values(found.messages)).forEach(textOf);
-    return found;
+    return checked(JSON.parse(localStorage.getItem(PREFIX + id)));
   } catch {
     return null; // missing or damaged
   }
+}
+
+// Throws unless all of it can be shown.
+function checked(conversation) {
+  const { id, changed, n, leaf, messages } = conversation;
+  const isThere = (key) => key === null || Object.hasOwn(messages, key);
+  const isText = (...all) => all.every((each) => typeof each === "string");
+  const isContent = (content) => isText(content) ||
+    content.every(({ type, text, image_url }) => isText(type === "image_url" ? image_url.url : text));
+  const isWhole = ([key, { id: own, parent, role, content, thought = "", facts = "", files = [] }]) =>
+    Number(key) === own && own < n && isThere(parent) && (parent === null || parent < own) &&
+    ["user", "assistant"].includes(role) && isContent(content) && isText(thought, facts) &&
+    files.every(({ name, text }) => isText(name, text));
+  if (typeof id !== "string" || !Number.isFinite(changed) || !Number.isInteger(n) || !isThere(leaf))
+    throw new Error("not a conversation");
+  if (!Object.entries(messages).every(isWhole)) throw new Error("a message is damaged");
+  return conversation;
+}
+
+// Keeps the conversations of a file that was exported; those that are here already are replaced.
+export function importAll(text) {
+  let found = null;
+  try {
+    found = JSON.parse(text).map(checked);
+  } catch {
+    throw new Error("these are no conversations that were exported here");
+  }
+  for (const conversation of found)
+    if (!keep(conversation, conversation.changed)) throw new Error("this browser has no room for them");
 }
 
 // All, the latest first; those in which each of these words occurs.

@@ -2,6 +2,7 @@
 
 import * as chat from "./chat.js";
 import * as conversations from "./conversations.js";
+import { notice } from "./writing.js";
 
 const byId = (id) => document.getElementById(id);
 
@@ -54,6 +55,17 @@ function exportAll() {
   conversations.download("conversations.json", text, "application/json");
 }
 
+async function importFrom(input) {
+  const [file] = input.files;
+  input.value = "";
+  try {
+    conversations.importAll(await file.text());
+  } catch (error) {
+    notice(`${file.name}: ${error.message}`, { isBad: true });
+  }
+  draw();
+}
+
 let chosen = () => {};
 
 // `whenChosen`: called when a conversation was opened from the list.
@@ -61,6 +73,8 @@ export function watch(whenChosen) {
   chosen = whenChosen;
   byId("search").addEventListener("input", draw);
   byId("export-all").onclick = exportAll;
+  byId("import").onclick = () => byId("import-file").click();
+  byId("import-file").onchange = ({ target }) => importFrom(target);
   addEventListener("storage", draw); // other tabs write as well
   draw();
 }

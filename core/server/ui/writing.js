@@ -69,7 +69,7 @@ export async function perform(request, item, into, { finish, again }) {
 async function advise(run, again) {
   refresh().catch(() => { /* only states in a list */ });
   const found = await drafting.explain(run);
-  if (!found || isWriting()) return;
+  if (!found || isWriting() || !byId("notice").hidden) return; // what stands there matters more
   const fix = () => {
     drafting.fix();
     again();

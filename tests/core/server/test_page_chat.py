@@ -11,17 +11,26 @@ from typing import Any
 
 import pytest
 from support.browser import CONTROL, DOWN, ENTER, ESCAPE, LEFT, RIGHT, UP, Browser
-from support.chat_page import DONE, WIDTHS, fits, open_page, reload_page, say, set_value
+from support.chat_page import (
+    DONE,
+    TEXTS,
+    TITLES,
+    WIDTHS,
+    begin,
+    fits,
+    open_page,
+    reload_page,
+    say,
+    set_value,
+)
 from support.routed import DRAFT, Source, router
-from support.serving import HANGS_S, Client, Server, nano_server, running, wait_until
+from support.serving import HANGS_S, Server, nano_server, running, wait_until
 
 from nextn.core.speculation.options import SpecOptions
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
 USER, ANSWER = ".message.user", ".message.assistant"
-TEXTS = "return [...document.querySelectorAll('.message .answer')].map((each) => each.innerText)"
-TITLES = "return [...document.querySelectorAll('#conversations .title')].map((e) => e.textContent)"
 HALTS_AT = 20  # steps
 SHORT = {"max_tokens": "8", "temperature": "0", "seed": "1"}
 
@@ -42,11 +51,6 @@ def held() -> Iterator[tuple[Server, threading.Event]]:
             yield server, may_go_on
         finally:
             may_go_on.set()
-
-
-def begin(page: Browser, server: Client, **settings: str | bool) -> None:
-    open_page(page, server, **settings)
-    page.click("#tab-chat")
 
 
 def act(page: Browser, selector: str, name: str) -> None:

@@ -7,6 +7,8 @@ from support.serving import Client
 
 WIDTHS = (360, 800, 1280)
 DONE = "return !document.body.classList.contains('writing')"
+TEXTS = "return [...document.querySelectorAll('.message .answer')].map((each) => each.innerText)"
+TITLES = "return [...document.querySelectorAll('#conversations .title')].map((e) => e.textContent)"
 # What reaches beyond the window, but for what scrolls in a box of its own.
 TOO_WIDE = """
 const inBox = (node) => {
@@ -22,11 +24,17 @@ return [...document.body.querySelectorAll('*')]
 
 def open_page(page: Browser, server: Client, **settings: str | bool) -> None:
     """As for someone who was never here."""
+    page.log()  # what earlier tests left
     page.open(f"{server.url}/")
     page.run("localStorage.clear(); sessionStorage.clear()")
     reload_page(page, server)
     for name, value in settings.items():
         set_value(page, name, value)
+
+
+def begin(page: Browser, server: Client, **settings: str | bool) -> None:
+    open_page(page, server, **settings)
+    page.click("#tab-chat")
 
 
 def reload_page(page: Browser, server: Client) -> None:
