@@ -201,10 +201,9 @@ def test_the_page_shows_in_no_frame(site: Site) -> None:
     site.attack("add('iframe', { src: T + '/' })")
 
     def was_refused() -> bool:
-        page.devtools.listen(0.05)
         return any("frame-ancestors" in line for line in page.log())
 
-    page.devtools.wait(was_refused, "a refused frame")
+    page.devtools.wait(was_refused, "a refused frame", 0.05)
 
 
 @pytest.mark.parametrize("name", ["fetch without CORS", "beacon", "form in a frame"])

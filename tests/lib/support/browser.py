@@ -88,16 +88,13 @@ class Browser:
 
         def look() -> Any:
             try:
-                found = self.run(script, *arguments)
+                return self.run(script, *arguments)
             except DevToolsError as error:
                 if "context" not in str(error):  # else the page is just being replaced
                     raise
-                found = None
-            if not found:
-                self.devtools.listen(_PAUSE_S)
-            return found
+                return None
 
-        return self.devtools.wait(look, script)
+        return self.devtools.wait(look, script, _PAUSE_S)
 
     def text(self, selector: str) -> str:
         return str(self.run("return document.querySelector(arguments[0]).textContent", selector))

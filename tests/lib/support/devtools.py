@@ -98,12 +98,13 @@ class DevTools:
         params: Event = event["params"]
         return params
 
-    def wait(self, condition: Callable[[], Any], what: str) -> Any:
-        """The first result of `condition` that is true, asked whenever something has come."""
+    def wait(self, condition: Callable[[], Any], what: str, seconds: float = 1.0) -> Any:
+        """The first result of `condition` that is true, asked whenever something has come, and
+        after so many seconds."""
         end = time.monotonic() + HANGS_S
         while not (found := condition()):
             assert time.monotonic() < end, f"never came: {what}"
-            self.listen(1.0)
+            self.listen(seconds)
         return found
 
     def listen(self, seconds: float) -> None:
