@@ -152,7 +152,9 @@ def test_tokens_are_tinted_within_markdown(opened: Browser) -> None:
     assert found[0].count('class="rejected"') == 1
 
 
-def test_code_and_answers_are_copied(page: Browser, server: Server) -> None:
+@pytest.mark.parametrize("is_secure", [True, False])
+def test_code_is_copied(page: Browser, server: Server, is_secure: bool) -> None:
+    """Also where the page came over plain HTTP: there a browser offers no clipboard."""
     open_page(page, server)
     page.permit("clipboardReadWrite", "clipboardSanitizedWrite")
     page.run(
@@ -160,8 +162,14 @@ def test_code_and_answers_are_copied(page: Browser, server: Server) -> None:
         "document.querySelector('#tab-chat').click();"
         "const place = document.createElement('li');"
         "document.querySelector('#messages').append(place);"
-        "const answer = new Answer(place); answer.write('```\\n<b>\\n  c\\n```'); answer.end(); })"
+        "const answer = new Answer(place); answer.write(arguments[0]); answer.end(); })".replace(
+            "arguments[0]", repr(f"```\n<b>\n  {is_secure}\n```")
+        )
     )
+    if not is_secure:
+        page.run("window.real = navigator.clipboard;"
+                 "Object.defineProperty(navigator, 'clipboard', { value: undefined })")  # fmt: skip
     page.click(".code .copy")
     page.wait("return document.querySelector('.code .copy').textContent === 'Copied'")
-    assert page.run("return navigator.clipboard.readText()") == "<b>\n  c"
+    found = page.run("return (window.real ?? navigator.clipboard).readText()")
+    assert found == f"<b>\n  {is_secure}"
