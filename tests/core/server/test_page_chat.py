@@ -13,6 +13,7 @@ import pytest
 from support.browser import CONTROL, DOWN, ENTER, ESCAPE, LEFT, RIGHT, UP, Browser
 from support.chat_page import (
     DONE,
+    SCRIPTED,
     TEXTS,
     TITLES,
     WIDTHS,
@@ -279,6 +280,28 @@ def test_the_page_says_why_nothing_was_drafted(page: Browser, server: Server) ->
     assert page.count(f"{ANSWER} [data-source]") > 0
     assert page.text("#accepted").endswith("%")
     assert page.log() == []
+
+
+def test_the_page_says_the_reason_that_the_server_gives(page: Browser) -> None:
+    text = {"choices": [{"delta": {"content": "Yes"}, "sources": ["target"]}]}
+    ended: dict[str, Any] = {
+        "choices": [{"delta": {}}],
+        "timings": {"draft_n": 0, "draft_n_accepted": 0},
+    }
+    with running(nano_server(n=1)) as server:
+        server.worker.idle_drafters = {"mtp": "it <i>sleeps</i>"}
+        begin(page, server)
+        page.run(SCRIPTED, [text, ended])
+        say(page, "Hi")
+        page.wait("return document.querySelector('#notice button')")
+        assert page.text("#notice").startswith("Nothing was drafted. mtp: it <i>sleeps</i>. Draft")
+        assert "idle: it <i>sleeps</i>" in page.text("#drafters")
+        ended["timings"] = {"draft_n": 5, "draft_n_accepted": 0}
+        begin(page, server)
+        page.run(SCRIPTED, [text, ended])
+        say(page, "Hi")
+        page.wait("return document.querySelector('#notice button')")
+        assert page.text("#notice").startswith("None of 5 drafted tokens was accepted. mtp: it")
 
 
 def test_the_page_says_that_there_is_no_drafter(page: Browser) -> None:

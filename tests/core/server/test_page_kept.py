@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from support.browser import ENTER, Browser
-from support.chat_page import DONE, TEXTS, TITLES, begin, open_page, reload_page, say
+from support.chat_page import DONE, SCRIPTED, TEXTS, TITLES, begin, open_page, reload_page, say
 from support.serving import Server
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
@@ -25,13 +25,6 @@ ONE: dict[str, Any] = {
         "2": {"id": 2, "parent": 0, "role": "assistant", "content": "Green", "thought": "hm"},
     },
 }
-# Streams what a server would: `events` in place of an answer.
-SCRIPTED = """
-const events = arguments[0].map((each) => `data: ${JSON.stringify(each)}\\n\\n`).join('');
-const real = window.fetch;
-window.fetch = (path, how) =>
-  how?.body ? Promise.resolve(new Response(events + 'data: [DONE]\\n\\n')) : real(path, how);
-"""
 
 
 def with_message(number: str, **fields: Any) -> dict[str, Any]:

@@ -9,6 +9,13 @@ WIDTHS = (360, 800, 1280)
 DONE = "return !document.body.classList.contains('writing')"
 TEXTS = "return [...document.querySelectorAll('.message .answer')].map((each) => each.innerText)"
 TITLES = "return [...document.querySelectorAll('#conversations .title')].map((e) => e.textContent)"
+# Streams what a server would: `events` in place of an answer.
+SCRIPTED = """
+const events = arguments[0].map((each) => `data: ${JSON.stringify(each)}\\n\\n`).join('');
+const real = window.fetch;
+window.fetch = (path, how) =>
+  how?.body ? Promise.resolve(new Response(events + 'data: [DONE]\\n\\n')) : real(path, how);
+"""
 # What reaches beyond the window, but for what scrolls in a box of its own.
 TOO_WIDE = """
 const inBox = (node) => {
