@@ -60,6 +60,11 @@ class Answer:
         return self.stop_reason == CONTEXT
 
     @property
+    def is_cut(self) -> bool:
+        """Whether the model would have gone on."""
+        return self.stop_reason not in (EOS, STOP)
+
+    @property
     def stop_type(self) -> str:
         """In llama.cpp's words."""
         return _STOP_TYPES.get(self.stop_reason or "", "none")

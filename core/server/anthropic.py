@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import secrets
 from typing import Any, Final
 
 from starlette.requests import Request
 from starlette.responses import Response
 
-from ..generation import STOP
 from .answer import Answer
 from .api_errors import ApiError, unsupported_content
 from .chat_prompt import CONTINUES, ChatPrompt, read_chat_prompt
 from .generation_response import start
 from .guard import owner_of
 from .json_body import aside, read_object
-from .openai_format import finish_reason
 from .parsed_request import ParsedRequest, parse_request
 from .replies import JsonResponse
 from .reply import CALL, CONTENT, REASONING
@@ -70,14 +67,15 @@ def as_chat(body: CountTokensBody) -> dict[str, Any]:
     messages = [each for message in body.messages for each in _messages_of(message)]
     if body.system:
         messages.insert(0, {"role": "system", "content": body.given["system"]})
-    last = messages[-1]
+    last, choice = messages[-1], body.tool_choice
     if last["role"] == "assistant" and not last.get("tool_calls"):
         chat[CONTINUES] = True
     chat |= {
         "messages": messages,
         "stop": body.stop_sequences or body.given.get("stop"),
         "tools": body.tools and [_tool(tool) for tool in body.tools],
-        "tool_choice": body.tool_choice and _choice(body.tool_choice),
+        "tool_choice": choice and _choice(choice),
+        "parallel_tool_calls": not (choice and choice.disable_parallel_tool_use),
         "reasoning_effort": body.output_config and body.output_config.effort,
     }
     if body.thinking is not None:
@@ -206,9 +204,9 @@ class MessagesFormat(ReplyBlockFormat):
         }
 
     def _ending(self, answer: Answer) -> dict[str, Any]:
-        if answer.stop_reason == STOP:
+        if answer.stop_string:
             return {"stop_reason": "stop_sequence", "stop_sequence": answer.stop_string}
-        reason = "end_turn" if finish_reason(answer) == "stop" else "max_tokens"
+        reason = "max_tokens" if self.is_cut else "end_turn"
         if self.has_calls and reason == "end_turn":
             reason = "tool_use"
         return {"stop_reason": reason, "stop_sequence": None}
@@ -227,8 +225,5 @@ def _finished(block: ReplyBlock) -> dict[str, Any]:
         return {"type": "text", "text": block.text}
     if block.kind == REASONING:
         return {"type": "thinking", "thinking": block.text, "signature": ""}
-    try:
-        arguments = json.loads(block.text or "{}")
-    except ValueError:  # cut off in the middle
-        arguments = {}
+    arguments = block.arguments or {}  # without those that were cut off
     return {"type": "tool_use", "id": block.key, "name": block.name, "input": arguments}

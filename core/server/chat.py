@@ -10,6 +10,7 @@ from starlette.responses import Response
 from .answer import Answer
 from .chat_prompt import ChatPrompt, read_chat_prompt
 from .chat_reply import ChatReply, Delta
+from .first_call import FirstCall
 from .formats import encode
 from .generation_response import start
 from .guard import owner_of
@@ -68,6 +69,10 @@ class ChatFormat(OpenAIFormat):
         # Without marks of calls or thoughts, text goes out as it comes.
         self._parses = prompt.has_marks(splits_thoughts=reasoning != "none")
         self._replies: dict[int, ChatReply] = {}
+        self._first_call = FirstCall(parsed, prompt, splits_thoughts=reasoning != "none")
+
+    def is_complete(self, answer: Answer, text: str) -> bool:
+        return self._first_call.is_complete(answer, text)
 
     def opening(self, answer: Answer) -> bytes:
         return self.chunk(self._choice(answer, {"role": "assistant", "content": None}))
@@ -81,7 +86,8 @@ class ChatFormat(OpenAIFormat):
         return self._deltas(answer, [{"content": text}])
 
     def ending(self, answer: Answer) -> bytes:
-        written = self._deltas(answer, self._reply(answer).end()) if self._parses else b""
+        deltas = self._reply(answer).end(is_cut=answer.is_cut) if self._parses else []
+        written = self._deltas(answer, deltas)
         choice: dict[str, Any] = {
             "finish_reason": self._finish_reason(answer), "index": answer.place, "delta": {},
         }  # fmt: skip
@@ -94,7 +100,7 @@ class ChatFormat(OpenAIFormat):
         if self._parses:
             reply = self._reply(answer)
             reply.feed(answer.text)
-            reply.end()
+            reply.end(is_cut=answer.is_cut)
             message = reply.message()
         return {
             "finish_reason": self._finish_reason(answer),
@@ -120,7 +126,8 @@ class ChatFormat(OpenAIFormat):
     def _finish_reason(self, answer: Answer) -> str:
         reason = finish_reason(answer)
         reply = self._replies.get(answer.place)
-        return "tool_calls" if reply is not None and reply.calls and reason == "stop" else reason
+        has_called = reply is not None and reply.calls and (reply.is_full or reason == "stop")
+        return "tool_calls" if has_called else reason
 
     def _deltas(self, answer: Answer, deltas: list[Delta]) -> bytes:
         """What belongs to tokens (log-probabilities, sources) goes with the first of them."""

@@ -63,13 +63,16 @@ class ChatPrompt(Struct, frozen=True):
 
     def parser(self, *, splits_thoughts: bool = True) -> ReplyParser | HarmonyParser:
         if self.is_harmony:
-            return HarmonyParser(self.text, keeps_thoughts=not splits_thoughts)
+            return HarmonyParser(
+                self.text, keeps_thoughts=not splits_thoughts, is_single=self.tools.is_single
+            )
         return ReplyParser(
             marks=self.marks if splits_thoughts else None,
             is_thinking=self.is_thinking,
             answer=self.answer if splits_thoughts else None,
             calls=self.calls,
             schemas=self.tools.schemas,
+            is_single=self.tools.is_single,
         )
 
 

@@ -22,11 +22,17 @@ class ChatReply:
         self.reasoning: list[str] = []
         self.calls: list[dict[str, Any]] = []
 
+    @property
+    def is_full(self) -> bool:
+        """Whether it has the one call that it may have."""
+        return self._parser.is_full
+
     def feed(self, text: str) -> list[Delta]:
         return [delta for piece in self._parser.feed(text) for delta in self._take(piece)]
 
-    def end(self) -> list[Delta]:
-        return [delta for piece in self._parser.end() for delta in self._take(piece)]
+    def end(self, *, is_cut: bool) -> list[Delta]:
+        """`is_cut`: the model would have gone on."""
+        return [delta for piece in self._parser.end(is_cut=is_cut) for delta in self._take(piece)]
 
     def message(self) -> Delta:
         content = "".join(self.content)

@@ -46,6 +46,10 @@ class Format(ABC):
     def opening(self, answer: Answer) -> bytes:
         return b""
 
+    def is_complete(self, answer: Answer, text: str) -> bool:
+        """Whether nothing is needed behind `text`, which is new. Called for streams and others."""
+        return False
+
     @abstractmethod
     def piece(self, answer: Answer, text: str) -> bytes:
         """`text` is new, and not empty."""

@@ -15,7 +15,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from ..errors import ConfigError, NextnError, UnavailableError
-from ..generation import CANCELLED, ERROR, NO_TOKEN, Event, GenerateParams
+from ..generation import CANCELLED, ERROR, NO_TOKEN, STOP, Event, GenerateParams
 from ..worker.jobs import Job
 from ..worker.mailboxes import Item, Mailbox, Ping, Progress
 from .answer import Answer, counts_of
@@ -188,6 +188,8 @@ class GenerationResponse(Response):
             self._n_left -= 1
             if event.stop_reason in (ERROR, CANCELLED):
                 raise api_error(event.error or UnavailableError("the request was cancelled"))
+        elif text and self.form.is_complete(answer, text):
+            self.service.worker.cancel([answer.job], STOP)
         return text
 
     async def _answer_at_once(self, send: Send) -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -172,9 +171,9 @@ class OllamaFormat(Format):
     def ending(self, answer: Answer) -> bytes:
         written = b""
         if self._reply is not None:
-            written = self._lines(self._reply.end())
-            if self._reply.calls:
-                written += self._line(self._said("", calls=self._reply.calls) | {"done": False})
+            written = self._lines(self._reply.end(is_cut=answer.is_cut))
+            if calls := _calls(self._reply):
+                written += self._line(self._said("", calls=calls) | {"done": False})
         return written + self._line(self._said("") | self._done(answer))
 
     def whole(self, answers: list[Answer]) -> Any:
@@ -182,9 +181,9 @@ class OllamaFormat(Format):
         said = self._said(answer.text)
         if (reply := self._reply) is not None:
             reply.feed(answer.text)
-            reply.end()
+            reply.end(is_cut=answer.is_cut)
             thoughts = "".join(reply.reasoning)
-            said = self._said("".join(reply.content), thoughts, reply.calls)
+            said = self._said("".join(reply.content), thoughts, _calls(reply))
         return self._framed(said | self._done(answer))
 
     def ping(self) -> bytes:
@@ -210,7 +209,7 @@ class OllamaFormat(Format):
         if not self._is_chat:
             return {"response": text, **more}
         if calls:
-            more["tool_calls"] = [_call(call) for call in calls]
+            more["tool_calls"] = calls
         return {"message": {"role": "assistant", "content": text, **more}}
 
     def _done(self, answer: Answer) -> dict[str, Any]:
@@ -234,12 +233,14 @@ class OllamaFormat(Format):
         return {"model": self.parsed.model, "created_at": now(), **said}
 
 
-def _call(call: Mapping[str, Any]) -> dict[str, Any]:
-    """Arguments are an object; text that is none is left as it is."""
-    function = dict(call["function"])
-    with suppress(ValueError):
-        function["arguments"] = json.loads(function["arguments"] or "{}")
-    return {"function": function}
+def _calls(reply: ChatReply) -> list[dict[str, Any]]:
+    """Arguments are an object, so that a call without the end of its own is left out."""
+    found = []
+    for call in reply.calls:
+        with suppress(ValueError, RecursionError):
+            arguments = json.loads(call["function"]["arguments"])
+            found.append({"function": call["function"] | {"arguments": arguments}})
+    return found
 
 
 def _loaded(service: Service, body: OllamaBody, said: dict[str, Any]) -> Response:

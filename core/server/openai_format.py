@@ -6,7 +6,6 @@ import secrets
 from abc import abstractmethod
 from typing import Any, Final
 
-from ..generation import EOS, STOP
 from ..worker.mailboxes import Progress
 from .answer import Answer, now, total_usage
 from .formats import DONE, Format, encode, event, progress_object
@@ -99,4 +98,4 @@ class OpenAIFormat(Format):
 
 
 def finish_reason(answer: Answer) -> str:
-    return "stop" if answer.stop_reason in (EOS, STOP) else "length"
+    return "length" if answer.is_cut else "stop"

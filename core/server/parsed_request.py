@@ -27,6 +27,7 @@ class ParsedRequest(Struct):
     n: int = 1  # sequences for each prompt
     model: str = ""
     streams: bool = False
+    is_followed: bool = False  # its texts are read while they come, also without a stream
     is_silent: bool = False  # the prompt is read, and nothing written
     is_recorded: bool = False
     slot: int = NO_SLOT
@@ -55,7 +56,7 @@ class ParsedRequest(Struct):
                 wanted_slot=NO_SLOT if index else self.slot,
                 max_ms=self.max_ms,
                 reports=self.reports,
-                is_followed=self.streams,
+                is_followed=self.streams or self.is_followed,
                 is_recorded=self.is_recorded,
                 image_ms=self.image_ms.get(i, 0.0),
             )

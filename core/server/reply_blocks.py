@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import secrets
 from abc import abstractmethod
 from typing import Any, Final
@@ -11,6 +12,7 @@ from msgspec import Struct, field
 from ..worker.mailboxes import Progress
 from .answer import Answer
 from .chat_prompt import ChatPrompt
+from .first_call import FirstCall
 from .formats import Format, encode
 from .parsed_request import ParsedRequest
 from .reply import ARGUMENTS, CALL, CONTENT, REASONING, ReplyPiece
@@ -29,6 +31,14 @@ class ReplyBlock(Struct):
     def text(self) -> str:
         return "".join(self.parts)
 
+    @property
+    def arguments(self) -> Any:
+        """Of a call. None: their end is missing."""
+        try:
+            return json.loads(self.text)
+        except (ValueError, RecursionError):
+            return None
+
 
 class ReplyBlockFormat(Format):
     """Of one text. Subclasses write what opens, fills and closes a block."""
@@ -38,24 +48,32 @@ class ReplyBlockFormat(Format):
     def __init__(self, parsed: ParsedRequest, prompt: ChatPrompt) -> None:
         super().__init__(parsed)
         self.blocks: list[ReplyBlock] = []
+        self.is_cut = False  # the model would have gone on behind the last one
         self._is_open = False  # the last one
         self._part = 0  # the message of the last text
         self._parser = prompt.parser()
+        self._first_call = FirstCall(parsed, prompt)
 
     @property
     def has_calls(self) -> bool:
         return any(block.kind == CALL for block in self.blocks)
 
+    def is_complete(self, answer: Answer, text: str) -> bool:
+        return self._first_call.is_complete(answer, text)
+
     def piece(self, answer: Answer, text: str) -> bytes:
         return self._encoded(self._parser.feed(text))
 
     def ending(self, answer: Answer) -> bytes:
-        return self._encoded(self._parser.end()) + self._close()
+        written = self._encoded(self._parser.end(is_cut=answer.is_cut))
+        self.is_cut = answer.is_cut and not self._parser.is_full
+        return written + self._close()
 
     def whole(self, answers: list[Answer]) -> Any:
-        self._encoded(self._parser.feed(answers[0].text) + self._parser.end())
-        self._is_open = False
-        return self.result(answers[0])
+        (answer,) = answers
+        self.piece(answer, answer.text)
+        self.ending(answer)
+        return self.result(answer)
 
     def progress(self, answer: Answer, progress: Progress) -> bytes:
         return b""

@@ -26,6 +26,7 @@ Object = dict[str, Any] | None
 ReasoningEffort = Annotated[
     Text, Meta(description="none: no thoughts; others, low to high, are given to the template")
 ]
+ParallelCalls = Annotated[Flag, Meta(description="false: the reply ends behind its first call")]
 JsonSchema = dict[str, Any] | bool | str | None
 Number = float | None
 Share = Annotated[float, Meta(ge=0, le=1)] | None
@@ -220,6 +221,7 @@ class BlockMessage(msgspec.Struct):
 class BlockToolChoice(msgspec.Struct):
     type: Literal["auto", "any", "none", "tool"] | None = None
     name: Text = None
+    disable_parallel_tool_use: Flag = None
 
 
 class Thinking(msgspec.Struct):
@@ -378,6 +380,7 @@ class ChatBody(GenerationBody, kw_only=True):
     top_logprobs: Annotated[int, Meta(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
     tools: Annotated[list[Tool], Meta(max_length=128)] | None = None
     tool_choice: Literal["none", "auto", "required"] | ToolChoice | None = None
+    parallel_tool_calls: ParallelCalls = None
     chat_template_kwargs: Annotated[Object, Meta(description="variables of the template")] = None
     add_generation_prompt: Flag = None
     continue_final_message: Annotated[Flag, Meta(description="continues the last message")] = None
@@ -447,6 +450,7 @@ class ResponsesBody(SharedBody):
     stop: Stops = None
     tools: list[dict[str, Any]] | None = None
     tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: ParallelCalls = None
     chat_template_kwargs: Object = None
     text: ResponseText | None = None
     reasoning: Effort | None = None

@@ -20,7 +20,7 @@ from .request_decoding import decode, refuse
 from .responses_format import ResponsesFormat
 from .service import Service
 
-_SHARED: Final = (*TEXT_FIELDS, "chat_template_kwargs")
+_SHARED: Final = (*TEXT_FIELDS, "chat_template_kwargs", "parallel_tool_calls")
 
 
 async def responses(request: Request) -> Response:

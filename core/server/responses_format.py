@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import secrets
-from typing import Any
+from typing import Any, Final
 
 from ..tokenizer import Tokenizer
 from .answer import Answer, now
 from .chat_prompt import ChatPrompt
-from .openai_format import finish_reason
 from .parsed_request import ParsedRequest
 from .reply import CALL, CONTENT, REASONING
 from .reply_blocks import ReplyBlock, ReplyBlockFormat, named_event
 
 _ECHOED = ("instructions", "metadata", "temperature", "top_p", "tools", "tool_choice", "text",
-           "reasoning", "max_output_tokens", "user")  # fmt: skip
+           "reasoning", "max_output_tokens", "user", "parallel_tool_calls")  # fmt: skip
+
+
+_WHOLE: Final = "completed"
 
 
 class ResponsesFormat(ReplyBlockFormat):
@@ -59,14 +61,14 @@ class ResponsesFormat(ReplyBlockFormat):
         if block.kind == CALL:
             done = self._in_item(
                 "response.function_call_arguments.done", block,
-                name=block.name, arguments=block.text or "{}",
+                name=block.name, arguments=_arguments(block, self._status(block)),
             )  # fmt: skip
         else:
             kind = "reasoning_text" if block.kind == REASONING else "output_text"
             more: dict[str, Any] = {"logprobs": []} if block.kind == CONTENT else {}
             done = self._in_part(f"response.{kind}.done", block, text=block.text, **more)
             done += self._in_part("response.content_part.done", block, part=_part(block))
-        item = _item(block, "completed")
+        item = _item(block, self._status(block))
         return done + self._event("response.output_item.done", output_index=block.place, item=item)
 
     def closing(self, answers: list[Answer]) -> bytes:
@@ -74,9 +76,13 @@ class ResponsesFormat(ReplyBlockFormat):
         return self._event(f"response.{result['status']}", response=result)
 
     def result(self, answer: Answer) -> dict[str, Any]:
-        is_whole = finish_reason(answer) == "stop"
-        items = [_item(block, "completed") for block in self.blocks]
-        return self._response("completed" if is_whole else "incomplete", items, answer)
+        items = [_item(block, self._status(block)) for block in self.blocks]
+        return self._response(_WHOLE if not self.is_cut else "incomplete", items, answer)
+
+    def _status(self, block: ReplyBlock) -> str:
+        is_last = self.is_cut and block is self.blocks[-1]
+        is_whole = block.kind == CALL and block.arguments is not None
+        return "incomplete" if is_last and not is_whole else _WHOLE
 
     def _response(
         self, status: str, output: list[dict[str, Any]], answer: Answer | None
@@ -88,10 +94,10 @@ class ResponsesFormat(ReplyBlockFormat):
             "error": None,
             "incomplete_details": cut,
             "output": output,
-            "parallel_tool_calls": True,
             "previous_response_id": None,
             "store": False,
             **self._echoed,
+            "parallel_tool_calls": self._echoed["parallel_tool_calls"] is not False,
             "tools": self._echoed["tools"] or [],
             "tool_choice": self._echoed["tool_choice"] or "auto",
             "usage": None if answer is None else self._usage(answer),
@@ -128,6 +134,10 @@ def _id(block: ReplyBlock) -> str:
     return prefix + block.key.partition("_")[2]
 
 
+def _arguments(block: ReplyBlock, status: str) -> str:
+    return block.text or ("{}" if status == _WHOLE else "")
+
+
 def _part(block: ReplyBlock) -> dict[str, Any]:
     if block.kind == REASONING:
         return {"type": "reasoning_text", "text": block.text}
@@ -137,9 +147,8 @@ def _part(block: ReplyBlock) -> dict[str, Any]:
 def _item(block: ReplyBlock, status: str) -> dict[str, Any]:
     written: dict[str, Any] = {"id": _id(block), "status": status}
     if block.kind == CALL:
-        arguments = block.text or ("{}" if status == "completed" else "")
         written |= {"type": "function_call", "call_id": block.key, "name": block.name}
-        return written | {"arguments": arguments}
+        return written | {"arguments": _arguments(block, status)}
     if block.kind == REASONING:
         return written | {"type": "reasoning", "summary": [], "content": [_part(block)]}
     return written | {"type": "message", "role": "assistant", "content": [_part(block)]}

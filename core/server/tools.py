@@ -35,6 +35,7 @@ class Tools(Struct, frozen=True):
     choice: str = AUTO
     name: str = ""  # of the one that has to be called
     schemas: dict[str, dict[str, Any]] = field(default_factory=dict)  # of parameters, by name
+    is_single: bool = False  # a reply ends behind its first call
 
     @property
     def is_offered(self) -> bool:
@@ -93,7 +94,8 @@ def read_tools(body: ChatBody) -> Tools:
         refuse("tool_choice", f"names {name[:60]!r}, which is not among the tools")
     if choice == REQUIRED and not schemas:
         refuse("tool_choice", "is required, but there are no tools")
-    return Tools(tuple(body.given.get("tools") or ()), choice, name, schemas)
+    is_single = body.parallel_tool_calls is False
+    return Tools(tuple(body.given.get("tools") or ()), choice, name, schemas, is_single)
 
 
 def _read_choice(body: ChatBody) -> tuple[str, str]:

@@ -159,12 +159,12 @@ class Worker:
         self._n_submitted += len(jobs)
         self._commands.put(lambda: self._jobs.waiting.extend(jobs))
 
-    def cancel(self, jobs: Sequence[Job]) -> None:
-        """Does nothing for sequences that have ended."""
+    def cancel(self, jobs: Sequence[Job], reason: str = CANCELLED) -> None:
+        """They end with this reason. Does nothing for sequences that have ended."""
 
         def run() -> None:
             for job in jobs:
-                self._jobs.cancel(job, CANCELLED, self._engine)
+                self._jobs.cancel(job, reason, self._engine)
 
         self._commands.put(run)
 

@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from .call_heads import Head, find_head
 from .json_text import NotJsonError, ObjectEnd, ValueEnd
-from .pieces import ARGUMENTS, CALL, CONTENT, ReplyPiece
+from .pieces import ARGUMENTS, CALL, CONTENT, ReplyPiece, n_open
 
 _STRING: Final = r'"(?:[^"\\\x00-\x1f]|\\.)*"'
 
@@ -36,6 +36,8 @@ def _refuse(constant: str) -> NoReturn:
 
 
 _DECODER: Final = json.JSONDecoder(parse_constant=_refuse)  # NaN is not JSON
+_FIRST_KEY: Final = re.compile(r'\s*\{\s*(?:"([^"]*)("?))?')
+_CALL_KEYS: Final = ("name", "function", "type", "id", "arguments", "parameters")
 _as_text: Final = json.JSONEncoder(allow_nan=False).encode  # nor is what 1e999 is read as
 
 Schemas = Mapping[str, Mapping[str, Any]]  # of the parameters of each tool, by its name
@@ -68,6 +70,11 @@ class CallParser(ABC):
             return ""
         self._give_up()
         return self._text
+
+    def cut(self) -> str:
+        """Called instead of `end` where the model would have gone on: arguments stay as unfinished
+        as they are. Returns what cannot be a part of a call."""
+        return ""
 
     def _begin(self, name: str) -> None:
         self.is_begun = True
@@ -177,6 +184,17 @@ class JsonCall(CallParser):
     def end(self) -> str:
         unread = self._text if self._tail is not None else ""  # else a part of the mark
         return unread if self.is_begun else super().end()
+
+    def cut(self) -> str:
+        has_mark = bool(self._opening.strip())
+        return "" if self.is_begun or has_mark or _may_be_call(self._text) else self.end()
+
+
+def _may_be_call(text: str) -> bool:
+    """Whether an unfinished object begins with a key of calls, or may go on as one."""
+    found = _FIRST_KEY.match(text)
+    key, is_whole = (found[1] or "", bool(found[2])) if found else ("", False)
+    return key in _CALL_KEYS if is_whole else any(each.startswith(key) for each in _CALL_KEYS)
 
 
 class CohereCall(JsonCall):
@@ -331,13 +349,16 @@ class XmlCall(CallParser):
 
     def _as_json(self, key: str, value: str) -> str:
         """Returns the value as JSON of the type in the schema, as XML has strings only."""
-        schema = self._properties.get(key.strip())
-        if isinstance(schema, dict) and "string" not in _types(schema):
+        if not self._is_string(key):
             try:
                 return _as_text(_DECODER.decode(value.strip()))
             except (ValueError, RecursionError):
                 pass
         return json.dumps(value)
+
+    def _is_string(self, key: str) -> bool:
+        schema = self._properties.get(key.strip())
+        return not isinstance(schema, dict) or "string" in _types(schema)
 
     def _close(self) -> None:
         self._is_past = True
@@ -358,6 +379,19 @@ class XmlCall(CallParser):
             self._argue(self._as_json(parameter[1], value))
         self._close()
         return left
+
+    def cut(self) -> str:
+        parameter = self._form.open_parameter.match(self._text)
+        if not self.is_begun or self._is_past or parameter is None:
+            return ""
+        value = parameter[2]
+        if self._closing in value:  # the call has ended
+            return self.end()
+        n_mark = n_open(value, (self._form.value_closing,))
+        value = value[: len(value) - n_mark].removesuffix("\n")
+        begun = json.dumps(value)[:-1] if self._is_string(parameter[1]) else value
+        self._argue(self._lead(parameter[1]) + begun)
+        return ""
 
 
 def _may_become(opening: str, text: str) -> bool:

@@ -20,9 +20,13 @@ _SHORTEST: Final = 3  # characters of a mark that was cut off: less may be text
 class HarmonyParser:
     """Parses one reply to a prompt, which has begun its first message."""
 
-    def __init__(self, prompt: str = "", *, keeps_thoughts: bool = False) -> None:
-        """`keeps_thoughts`: they are content, between their marks."""
-        self.n_calls = 0
+    def __init__(
+        self, prompt: str = "", *, keeps_thoughts: bool = False, is_single: bool = False
+    ) -> None:
+        """`keeps_thoughts`: they are content, between their marks. `is_single`: the reply ends
+        behind its first call."""
+        self.n_calls, self._is_single = 0, is_single
+        self.is_full = False  # what comes now is left out
         self._keeps_thoughts = keeps_thoughts
         self._rest = ""  # not returned yet
         self._pieces: list[ReplyPiece] = []
@@ -41,15 +45,15 @@ class HarmonyParser:
             continue
         return self._take()
 
-    def end(self) -> list[ReplyPiece]:
+    def end(self, *, is_cut: bool = False) -> list[ReplyPiece]:
         """Called after the last text. Returns the pieces of what was held back; a header or mark
-        that was cut off is dropped."""
+        that was cut off is dropped. `is_cut`: the model would have gone on."""
         rest, self._rest = self._rest, ""
         if self._in_header and (not self._has_role or rest[:1].isspace()):
             rest = ""  # the beginning of ` to=`, for one
-        if len(rest) < _SHORTEST:
+        if len(rest) < _SHORTEST and not (is_cut and n_held(rest)):
             self._emit(self._kind, rest)
-        if not self._in_header and self._kind == ARGUMENTS:
+        if not is_cut and not self._in_header and self._kind == ARGUMENTS:
             self._end_call()
         return self._take()
 
@@ -61,6 +65,7 @@ class HarmonyParser:
         self._has_role = False
         self.feed(begun)
         self.n_calls = self._part = 0
+        self.is_full = False
 
     def _take(self) -> list[ReplyPiece]:
         found, self._pieces = self._pieces, []
@@ -79,6 +84,9 @@ class HarmonyParser:
 
     def _step(self) -> bool:
         """Parses a part of `_rest`. Returns False if parsing goes on only with more text."""
+        if self.is_full:
+            self._rest = ""
+            return False
         if self._in_header:
             return self._read_header()
         if self._kind == ARGUMENTS and not self._is_filled:
@@ -123,7 +131,7 @@ class HarmonyParser:
         self._trims = False
 
     def _end_call(self) -> None:
-        self._value = None
+        self._value, self.is_full = None, self._is_single
         if not self._is_filled:  # arguments are always JSON
             self._emit(ARGUMENTS, "{}")
 
@@ -144,6 +152,7 @@ class HarmonyParser:
             self._emit(ARGUMENTS, self._rest[:n])
             self._rest = self._rest[n:]
             self._value, self._kind, self._trims = None, CONTENT, True
+            self.is_full = self._is_single
             return True
         if value.in_string:
             mark = len(self._rest) - stop if found is None else len(found[0])

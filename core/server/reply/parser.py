@@ -20,10 +20,12 @@ class ReplyParser:
         answer: tuple[str, str] | None = None,
         calls: CallStyle | None = None,
         schemas: Schemas | None = None,
+        is_single: bool = False,
     ) -> None:
         """`marks` open and close a thought; `is_thinking`: the prompt has opened one. `answer`:
-        marks around the answer, which are left out."""
-        self.n_calls = 0
+        marks around the answer, which are left out. `is_single`: the reply ends behind its first
+        call."""
+        self.n_calls, self._is_single = 0, is_single
         self._marks, self._style, self._schemas = marks, calls, schemas or {}
         self._is_thinking = is_thinking and marks is not None
         self._answer, self._is_answer = answer, False  # whether its first mark has come
@@ -34,24 +36,37 @@ class ReplyParser:
         self._rest = ""  # not returned yet
         self._pieces: list[ReplyPiece] = []
 
+    @property
+    def is_full(self) -> bool:
+        """Whether what comes now is left out."""
+        return self._is_single and self.n_calls > 0
+
     def feed(self, text: str) -> list[ReplyPiece]:
         self._rest += text
         while self._step():
             continue
         return self._take()
 
-    def end(self) -> list[ReplyPiece]:
-        """Called after the last text. Returns the pieces of what was held back."""
+    def end(self, *, is_cut: bool = False) -> list[ReplyPiece]:
+        """Called after the last text. Returns the pieces of what was held back. `is_cut`: the model
+        would have gone on, so that the beginning of a mark or of a call is no text."""
         while self._call is not None:
-            self._end_call(self._call.end())
+            self._end_call(self._call.cut() if is_cut else self._call.end())
             while self._step():
                 continue
         if self._list is not None:
-            self._emit(CONTENT, self._list and self._list + self._rest)
+            self._emit(CONTENT, "" if is_cut else self._list and self._list + self._rest)
         else:
-            self._emit(REASONING if self._is_thinking else CONTENT, self._rest)
+            kind = REASONING if self._is_thinking else CONTENT
+            self._emit(kind, self._without_open_mark() if is_cut else self._rest)
         self._rest = ""
         return self._take()
+
+    def _without_open_mark(self) -> str:
+        marks = [] if self._style is None else [self._style.opening]
+        marks += [mark for pair in (self._marks, self._answer) if pair is not None for mark in pair]
+        n = n_open(self._rest, marks) if marks else 0
+        return self._rest[:-n].rstrip() if n else self._rest
 
     def _take(self) -> list[ReplyPiece]:
         found, self._pieces = self._pieces, []
@@ -66,6 +81,9 @@ class ReplyParser:
 
     def _step(self) -> bool:
         """Parses a part of `_rest`. Returns False if parsing goes on only with more text."""
+        if self.is_full:
+            self._rest = ""
+            return False
         if self._call is not None:
             return self._go_on_with_call()
         if not self._rest:

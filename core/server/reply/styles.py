@@ -64,6 +64,9 @@ class _Either(CallParser):
     def end(self) -> str:
         return super().end() if self._chosen is None else self._chosen.end()
 
+    def cut(self) -> str:
+        return "" if self._chosen is None else self._chosen.cut()
+
 
 _MakeOther = Callable[[int, str, str], CallParser | None]
 _CLOSING: Final = "</tool_call>"

@@ -13,13 +13,14 @@ WEATHER = {"properties": {"city": {"type": "string"}, "days": {"type": "integer"
 
 
 class Told:
-    """Of a text that is cut before each of these characters."""
+    """Of a text that comes in pieces, which begin at each of these characters. `is_cut`: the model
+    would have gone on."""
 
-    def __init__(self, text: str, cuts: Iterable[int], **how: Any) -> None:
+    def __init__(self, text: str, cuts: Iterable[int], *, is_cut: bool = False, **how: Any) -> None:
         parser = ReplyParser(schemas={"weather": WEATHER}, **how)
         edges = [0, *sorted(cuts), len(text)]
         pieces = [p for a, b in itertools.pairwise(edges) for p in parser.feed(text[a:b])]
-        self.pieces = _joined([*pieces, *parser.end()])
+        self.pieces = _joined([*pieces, *parser.end(is_cut=is_cut)])
 
     @property
     def content(self) -> str:

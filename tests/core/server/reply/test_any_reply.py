@@ -69,7 +69,7 @@ def read(text: str, where: list[int], **how: Any) -> Told:
 def test_where_a_reply_is_cut_changes_nothing(
     text: str, style: CallStyle, thinks: bool, one: list[int], other: list[int]
 ) -> None:
-    how = {"marks": MARKS, "is_thinking": thinks, "answer": ANSWER, "calls": style}
+    how: dict[str, Any] = {"marks": MARKS, "is_thinking": thinks, "answer": ANSWER, "calls": style}
     found = read(text, one, **how)
     assert read(text, other, **how).pieces == found.pieces
     assert Told(text, range(len(text)), **how).pieces == found.pieces
