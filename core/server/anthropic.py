@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Iterator
 from typing import Any, Final
 
 from starlette.requests import Request
@@ -29,6 +30,7 @@ from .request_bodies import (
     MessagesBody,
 )
 from .request_decoding import decode
+from .server_tools import is_served, left_out, without_served
 from .service import Service
 
 _CHOICES: Final = {"auto": "auto", "any": "required", "none": "none"}
@@ -45,7 +47,7 @@ async def messages(request: Request) -> Response:
 
     def read() -> MessagesFormat:
         parsed = parse_request(service, chat, [prompt.tokens], logprobs=None, owner=owner)
-        parsed.params = bind(parsed.params, prompt)
+        parsed.params, parsed.left_out = bind(parsed.params, prompt), left_out(_kinds(body))
         return MessagesFormat(parsed, prompt, len(prompt.tokens))
 
     return await start(service, await aside(body.size, read))
@@ -73,7 +75,7 @@ def as_chat(body: CountTokensBody) -> dict[str, Any]:
     chat |= {
         "messages": messages,
         "stop": body.stop_sequences or body.given.get("stop"),
-        "tools": body.tools and [_tool(tool) for tool in body.tools],
+        "tools": body.tools and [_tool(tool) for tool in without_served(body.tools)],
         "tool_choice": choice and _choice(choice),
         "parallel_tool_calls": not (choice and choice.disable_parallel_tool_use),
         "reasoning_effort": body.output_config and body.output_config.effort,
@@ -82,6 +84,14 @@ def as_chat(body: CountTokensBody) -> dict[str, Any]:
         thinks = {"enable_thinking": body.thinking.type != "disabled"}
         chat["chat_template_kwargs"] = thinks | (body.chat_template_kwargs or {})
     return chat
+
+
+def _kinds(body: CountTokensBody) -> Iterator[object]:
+    """Types of all tools and blocks."""
+    yield from (tool.get("type") for tool in body.tools or ())
+    for message in body.messages:
+        if isinstance(message.content, list):
+            yield from (block.type for block in message.content)
 
 
 def _messages_of(message: BlockMessage) -> list[dict[str, Any]]:
@@ -107,6 +117,8 @@ def _messages_of(message: BlockMessage) -> list[dict[str, Any]]:
             case "thinking":
                 thoughts.append(block.thinking or "")
             case "redacted_thinking":
+                continue
+            case kind if is_served(kind):
                 continue
             case kind:
                 raise unsupported_content(f"content of type {kind[:40]!r}")

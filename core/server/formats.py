@@ -39,8 +39,9 @@ class Format(ABC):
 
     @property
     def warnings(self) -> dict[str, Any]:
-        """A field of the response: what of a schema was not enforced, if there is something."""
-        found = self.parsed.warnings
+        """A field of the response: which tools were left out, and what of a schema was not
+        enforced, if there is something."""
+        found = self.parsed.left_out + self.parsed.warnings
         return {"warnings": list(found)} if found else {}
 
     def opening(self, answer: Answer) -> bytes:

@@ -131,6 +131,8 @@ class GenerationResponse(Response):
         counts = {"model": self.model} | counts_of(self.answers)
         if warnings := self.form.parsed.warnings:
             counts["not_enforced"] = len(warnings)
+        if tools := self.form.parsed.left_out:
+            counts["left_out"] = len(tools)
         if self.service.settings.logs_texts and not self._n_left:
             counts["prompt_text"] = [each.prompt_text() for each in self.answers]
             counts["text"] = [each.text for each in self.answers]

@@ -39,6 +39,7 @@ class ParsedRequest(Struct):
     with_tokens: bool = False
     with_sources: bool = False  # the drafter of each token
     warnings: tuple[str, ...] = ()  # set when the sampler is made
+    left_out: tuple[str, ...] = ()  # a line on each kind of tool that nothing here runs
     only: tuple[str, ...] = ()  # fields of the response
     encoded: dict[int, ModelPrompt] = field(default_factory=dict)  # those with images, by place
     image_ms: dict[int, float] = field(default_factory=dict)  # what encoding them took

@@ -14,7 +14,7 @@ Timings = Annotated[
     Meta(description="llama.cpp's names; `draft_n…` with drafters, `image_…` with images"),
 ]
 
-Warnings = Annotated[list[str], Meta(description="what of a JSON schema is not enforced")]
+Warnings = Annotated[list[str], Meta(description="what was left out, or not enforced")]
 
 
 class ErrorDetail(msgspec.Struct):

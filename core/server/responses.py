@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Final
 
 from starlette.requests import Request
@@ -18,6 +19,7 @@ from .reply_rules import bind
 from .request_bodies import TEXT_FIELDS, ChatBody, InputItem, ResponsesBody
 from .request_decoding import decode, refuse
 from .responses_format import ResponsesFormat
+from .server_tools import is_served, left_out, without_served
 from .service import Service
 
 _SHARED: Final = (*TEXT_FIELDS, "chat_template_kwargs", "parallel_tool_calls")
@@ -35,7 +37,7 @@ async def responses(request: Request) -> Response:
 
     def read() -> ResponsesFormat:
         parsed = parse_request(service, chat, [prompt.tokens], logprobs=None, owner=owner)
-        parsed.params = bind(parsed.params, prompt)
+        parsed.params, parsed.left_out = bind(parsed.params, prompt), left_out(_kinds(body))
         return ResponsesFormat(parsed, prompt, body.given, service.tokenizer)
 
     return await start(service, await aside(body.size, read))
@@ -54,10 +56,8 @@ def as_chat(body: ResponsesBody) -> dict[str, Any]:
     chat: dict[str, Any] = {name: body.given.get(name) for name in _SHARED}
     chat["messages"] = _messages(body)
     chat["max_tokens"] = body.max_output_tokens
-    chat["tools"] = body.tools and [_tool(tool) for tool in body.tools]
-    chat["tool_choice"] = body.tool_choice
-    if isinstance(body.tool_choice, dict):
-        chat["tool_choice"] = {"function": {"name": body.tool_choice.get("name")}}
+    chat["tools"] = body.tools and [_tool(tool) for tool in without_served(body.tools)]
+    chat["tool_choice"] = _choice(body.tool_choice)
     chat["reasoning_effort"] = body.reasoning and body.reasoning.effort
     form = body.text.format if body.text is not None else None
     if form and form.get("type") == "json_schema":
@@ -109,8 +109,25 @@ def _add_item(found: list[dict[str, Any]], item: InputItem, where: str, thoughts
         case "function_call_output":
             call_id = item.call_id or ""
             found.append({"role": "tool", "tool_call_id": call_id, "content": item.output})
+        case kind if is_served(kind):
+            return
         case kind:
             raise unsupported_content(f"input of type {kind[:40]!r}")
+
+
+def _choice(choice: str | dict[str, Any] | None) -> Any:
+    if not isinstance(choice, dict):
+        return choice
+    if choice.get("type") not in (None, "function"):
+        raise unsupported_content(f"tool_choice of type {str(choice.get('type'))[:40]!r}")
+    return {"function": {"name": choice.get("name")}}
+
+
+def _kinds(body: ResponsesBody) -> Iterator[object]:
+    """Types of all tools and items."""
+    yield from (tool.get("type") for tool in body.tools or ())
+    if isinstance(body.input, list):
+        yield from (item.type for item in body.input)
 
 
 def _tool(tool: dict[str, Any]) -> dict[str, Any]:

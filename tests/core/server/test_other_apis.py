@@ -136,7 +136,7 @@ def test_errors_of_messages_have_the_words_of_anthropic() -> None:
 def test_what_messages_do_not_offer(chatty: Server) -> None:
     image = [{"role": "user", "content": [{"type": "image", "source": {}}]}]
     assert chatty.refused("/v1/messages", MESSAGES | {"messages": image})[0] == 400
-    tool = [{"type": "web_search_20250305", "name": "web_search"}]
+    tool = [{"type": "computer_20250124", "name": "computer"}]
     assert chatty.refused("/v1/messages", MESSAGES | {"tools": tool})[0] == 400
 
 
@@ -214,7 +214,9 @@ def test_responses_of_earlier_turns(client: openai.OpenAI) -> None:
         ({"input": [{"type": "message", "content": "x"}]}, 400),
         ({"input": [{"type": "image_generation_call"}]}, 400),
         ({"input": "x", "previous_response_id": "resp_1"}, 400),
-        ({"input": "x", "tools": [{"type": "web_search"}]}, 400),
+        ({"input": "x", "tools": [{"type": "image_generation"}]}, 400),
+        ({"input": "x", "tools": [{"type": {}}]}, 400),
+        ({"input": "x", "tool_choice": {"type": "web_search"}}, 400),
         ({"input": "x", "tools": [{"type": "function"}]}, 400),
     ],
 )
