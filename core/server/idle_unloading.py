@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 AWAKE_OR_NOT: Final = frozenset(
     ("/", "/ui/{name}", "/health", "/v1/health", "/ping", "/version", "/load", "/metrics", "/props",
-     "/models", "/v1/models", "/v1/models/{name:path}", "/api/version", "/api/tags", "/api/ps")
+     "/models", "/v1/models", "/v1/models/{name:path}", "/api/version", "/api/tags", "/api/ps",
+     "/v1/responses/{response_id}")
 )  # fmt: skip
 
 

@@ -22,6 +22,7 @@ _LINES: Final = "application/x-ndjson"
 _PARAMETERS: Final[dict[str, tuple[str, Schema]]] = {
     "name": ("path", {"type": "string"}),
     "id": ("path", {"type": "integer", "minimum": 0}),
+    "response_id": ("path", {"type": "string"}),
     "action": ("query", {"enum": ["save", "restore", "erase"]}),
 }
 
@@ -34,6 +35,7 @@ class Operation(NamedTuple):
     body: type[bodies.Body] | None = None
     streams: str = ""  # the type of its streams, if it has any
     parameters: tuple[str, ...] = ()
+    deletes: Any = None  # the type of what DELETE returns, where there is one
 
 
 _HEALTH: Final = Operation("Whether the server accepts requests", results.Health)
@@ -44,7 +46,7 @@ _NATIVE: Final = Operation("llama.cpp's completions", _MANY, bodies.NativeBody, 
 _TEXT: Final = Operation("Continues prompts", results.TextResult, bodies.CompletionBody, _EVENTS)
 _CHAT: Final = Operation("The reply to messages", results.ChatResult, bodies.ChatBody, _EVENTS)
 _INFILL: Final = Operation("Fills a gap", _MANY, bodies.InfillBody, _EVENTS)
-_RESPONSES: Final = "OpenAI's newer API; stores nothing"
+_RESPONSES: Final = "OpenAI's newer API; responses are kept for a while"
 _LENGTH: Final = ("The length of the prompt", results.InputTokens)
 _ROWS: Final = Operation("The same in llama.cpp's form", list[Object], bodies.EmbeddingBody)
 _RERANK: Final = Operation(
@@ -78,6 +80,14 @@ _OPERATIONS: Final = {
     "/infill": _INFILL,
     "/v1/responses": Operation(_RESPONSES, results.ResponseObject, bodies.ResponsesBody, _EVENTS),
     "/v1/responses/input_tokens": Operation(*_LENGTH, bodies.ResponsesBody),
+    "/v1/responses/{response_id}": Operation(
+        "A response that is kept",
+        results.ResponseObject,
+        None,
+        "",
+        ("response_id",),
+        results.DeletedResponse,
+    ),
     "/v1/messages": Operation(
         "Anthropic's API", results.MessageResult, bodies.MessagesBody, _EVENTS
     ),
@@ -109,7 +119,12 @@ def document(*, has_several: bool = False) -> Schema:
     from importlib.metadata import version
 
     operations = _OPERATIONS | (_OF_SEVERAL_MODELS if has_several else {})
-    kinds = [kind for each in operations.values() for kind in (each.result, each.body) if kind]
+    kinds = [
+        kind
+        for each in operations.values()
+        for kind in (each.result, each.body, each.deletes)
+        if kind
+    ]
     kinds += [results.ErrorResult, results.OllamaError, results.AnthropicError, results.StreamEvent]
     references, components = msgspec.json.schema_components(
         kinds, ref_template="#/components/schemas/{name}"
@@ -156,6 +171,10 @@ def _described(path: str, operation: Operation, schemas: dict[Any, Schema]) -> S
     if operation.streams:
         how = "server-sent events" if operation.streams == _EVENTS else "lines of JSON"
         described["description"] = f"With `stream`, {how}."
+    if operation.deletes is not None:
+        done = {"description": "done", "content": {_JSON: {"schema": schemas[operation.deletes]}}}
+        without = described | {"responses": described["responses"] | {"200": done}}
+        return {"get": described, "delete": without}
     if operation.body is None:
         return {"get": described}
     content_of_body = {_JSON: {"schema": schemas[operation.body]}}

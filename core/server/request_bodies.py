@@ -446,6 +446,9 @@ class RerankBody(Body):
 class ResponsesBody(SharedBody):
     input: str | list[InputItem] | None = None
     instructions: Text = None
+    previous_response_id: Annotated[
+        Text, Meta(description="a response that is kept, which this one goes on from")
+    ] = None
     max_output_tokens: MaxTokens = None
     stop: Stops = None
     tools: list[dict[str, Any]] | None = None

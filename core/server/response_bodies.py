@@ -132,6 +132,12 @@ class ResponseObject(msgspec.Struct):
     warnings: Warnings | None = None
 
 
+class DeletedResponse(msgspec.Struct):
+    id: str
+    object: Literal["response"]
+    deleted: Literal[True]
+
+
 class MessageResult(msgspec.Struct):
     id: str
     type: Literal["message"]

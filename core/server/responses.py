@@ -1,23 +1,26 @@
-"""OpenAI's `/v1/responses` and its `/input_tokens`, handled as chats. Nothing is stored."""
+"""OpenAI's `/v1/responses` and its `/input_tokens`, handled as chats, and the responses that are
+kept for a while."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any, Final
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
 from .api_errors import unsupported_content
 from .chat_prompt import read_chat_prompt
 from .generation_response import start
-from .guard import owner_of
+from .guard import OWNER, owner_of
 from .json_body import aside, read_object
 from .parsed_request import parse_request
 from .replies import JsonResponse
 from .reply_rules import bind
 from .request_bodies import TEXT_FIELDS, ChatBody, InputItem, ResponsesBody
 from .request_decoding import decode, refuse
+from .response_store import ResponseStore
 from .responses_format import ResponsesFormat
 from .server_tools import is_served, left_out, without_served
 from .service import Service
@@ -28,17 +31,23 @@ _SHARED: Final = (*TEXT_FIELDS, "chat_template_kwargs", "parallel_tool_calls")
 async def responses(request: Request) -> Response:
     service: Service = request.app.state.service
     body = await read_object(request, service.settings, ResponsesBody)
-    for name in ("previous_response_id", "conversation", "background", "prompt"):
+    for name in ("conversation", "background", "prompt"):
         if body.given.get(name):
-            raise unsupported_content(f"{name}: nothing is stored here, so")
-    chat = decode(ChatBody, as_chat(body))
+            raise unsupported_content(name)
+    earlier = await _earlier(service, request, body)
+    chat = decode(ChatBody, as_chat(body, earlier))
     prompt = await read_chat_prompt(service, chat)
-    owner = owner_of(request, body)
+    owner, key = owner_of(request, body), _key(request)
+
+    def keep(response: dict[str, Any]) -> None:
+        if body.store is not False:
+            said = [item for item in response["output"] if not _is_cut_call(item)]
+            service.responses.add(response, [*earlier, *_items(body), *said], key)
 
     def read() -> ResponsesFormat:
         parsed = parse_request(service, chat, [prompt.tokens], logprobs=None, owner=owner)
         parsed.params, parsed.left_out = bind(parsed.params, prompt), left_out(_kinds(body))
-        return ResponsesFormat(parsed, prompt, body.given, service.tokenizer)
+        return ResponsesFormat(parsed, prompt, body.given, service, keep)
 
     return await start(service, await aside(body.size, read))
 
@@ -46,15 +55,57 @@ async def responses(request: Request) -> Response:
 async def input_tokens(request: Request) -> Response:
     service: Service = request.app.state.service
     body = await read_object(request, service.settings, ResponsesBody)
-    prompt = await read_chat_prompt(service, decode(ChatBody, as_chat(body)))
+    earlier = await _earlier(service, request, body)
+    prompt = await read_chat_prompt(service, decode(ChatBody, as_chat(body, earlier)))
     n = len(prompt.tokens)
     return JsonResponse({"object": "response.input_tokens", "input_tokens": n})
 
 
-def as_chat(body: ResponsesBody) -> dict[str, Any]:
-    """Returns the fields of the same request to `/v1/chat/completions`."""
+async def stored(request: Request) -> Response:
+    service: Service = request.app.state.service
+    return answer_stored(service.responses, request)
+
+
+def answer_stored(store: ResponseStore, request: Request) -> Response:
+    """To GET and DELETE."""
+    name, key = request.path_params["response_id"], _key(request)
+    if request.method == "DELETE":
+        store.remove(name, key)
+        return JsonResponse({"id": name, "object": "response", "deleted": True})
+    if request.query_params.get("stream", "false") != "false":
+        raise unsupported_content("the stream of a response that has ended")
+    return Response(store.find(name, key).body, media_type="application/json")
+
+
+def _key(request: Request) -> str:
+    """Whose responses are found: those of one API key."""
+    found: str = request.scope.get(OWNER, "")
+    return found
+
+
+async def _earlier(service: Service, request: Request, body: ResponsesBody) -> list[dict[str, Any]]:
+    """Items of the response that this one goes on from, and of those before it."""
+    if not body.previous_response_id:
+        return []
+    name, key = body.previous_response_id, _key(request)
+    found = service.responses.find(name, key, "previous_response_id")
+    return await aside(found.n_bytes, found.history)
+
+
+def _items(body: ResponsesBody) -> list[dict[str, Any]]:
+    given = body.given.get("input") or []
+    return [{"role": "user", "content": given}] if isinstance(given, str) else given
+
+
+def _is_cut_call(item: dict[str, Any]) -> bool:
+    return bool(item["type"] == "function_call" and item["status"] == "incomplete")
+
+
+def as_chat(body: ResponsesBody, earlier: list[dict[str, Any]]) -> dict[str, Any]:
+    """Returns the fields of the same request to `/v1/chat/completions`. `earlier`: items before its
+    own."""
     chat: dict[str, Any] = {name: body.given.get(name) for name in _SHARED}
-    chat["messages"] = _messages(body)
+    chat["messages"] = _messages(body, earlier)
     chat["max_tokens"] = body.max_output_tokens
     chat["tools"] = body.tools and [_tool(tool) for tool in without_served(body.tools)]
     chat["tool_choice"] = _choice(body.tool_choice)
@@ -67,14 +118,13 @@ def as_chat(body: ResponsesBody) -> dict[str, Any]:
     return chat
 
 
-def _messages(body: ResponsesBody) -> list[dict[str, Any]]:
+def _messages(body: ResponsesBody, earlier: list[dict[str, Any]]) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     if body.instructions:
         found.append({"role": "system", "content": body.instructions})
-    if isinstance(body.input, str):
-        return [*found, {"role": "user", "content": body.input}]
+    items = msgspec.convert([*earlier, *_items(body)], list[InputItem])
     thoughts = ""  # of the assistant's message or call that comes next
-    for i, item in enumerate(body.input or []):
+    for i, item in enumerate(items, -len(earlier)):
         if item.type == "reasoning":
             thoughts = _thoughts(item)
             continue

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import secrets
+from collections.abc import Callable
 from typing import Any, Final
 
-from ..tokenizer import Tokenizer
 from .answer import Answer, now
 from .chat_prompt import ChatPrompt
 from .parsed_request import ParsedRequest
 from .reply import CALL, CONTENT, REASONING
 from .reply_blocks import ReplyBlock, ReplyBlockFormat, named_event
+from .response_store import new_id
+from .service import Service
 
 _ECHOED = ("instructions", "metadata", "temperature", "top_p", "tools", "tool_choice", "text",
-           "reasoning", "max_output_tokens", "user", "parallel_tool_calls")  # fmt: skip
+           "reasoning", "max_output_tokens", "user", "parallel_tool_calls",
+           "previous_response_id", "store")  # fmt: skip
 
 
 _WHOLE: Final = "completed"
@@ -21,13 +23,15 @@ _WHOLE: Final = "completed"
 
 class ResponsesFormat(ReplyBlockFormat):
     def __init__(
-        self, parsed: ParsedRequest, prompt: ChatPrompt, given: dict[str, Any], tokenizer: Tokenizer
-    ) -> None:
+        self, parsed: ParsedRequest, prompt: ChatPrompt, given: dict[str, Any], service: Service,
+        keep: Callable[[dict[str, Any]], None],
+    ) -> None:  # fmt: skip
+        """`keep`: called with the response when it is complete."""
         super().__init__(parsed, prompt)
-        self._tokenizer = tokenizer
+        self._tokenizer, self._keep = service.tokenizer, keep
         self._echoed = {name: given.get(name) for name in _ECHOED}
         self._frame = {
-            "id": f"resp_{secrets.token_urlsafe(18)}",
+            "id": new_id(service.settings.replica),
             "object": "response",
             "created_at": now(),
             "model": parsed.model,
@@ -77,7 +81,10 @@ class ResponsesFormat(ReplyBlockFormat):
 
     def result(self, answer: Answer) -> dict[str, Any]:
         items = [_item(block, self._status(block)) for block in self.blocks]
-        return self._response(_WHOLE if not self.is_cut else "incomplete", items, answer)
+        status = "incomplete" if self.is_cut else _WHOLE
+        response = self._response(status, items, answer)
+        self._keep(response)
+        return response
 
     def _status(self, block: ReplyBlock) -> str:
         is_last = self.is_cut and block is self.blocks[-1]
@@ -94,9 +101,8 @@ class ResponsesFormat(ReplyBlockFormat):
             "error": None,
             "incomplete_details": cut,
             "output": output,
-            "previous_response_id": None,
-            "store": False,
             **self._echoed,
+            "store": self._echoed["store"] is not False,
             "parallel_tool_calls": self._echoed["parallel_tool_calls"] is not False,
             "tools": self._echoed["tools"] or [],
             "tool_choice": self._echoed["tool_choice"] or "auto",

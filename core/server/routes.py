@@ -68,6 +68,7 @@ ROUTES: Final = (
     ("/infill", POST, infill.infill),
     ("/v1/responses", POST, responses.responses),
     ("/v1/responses/input_tokens", POST, responses.input_tokens),
+    ("/v1/responses/{response_id}", ("GET", "DELETE"), responses.stored),
     ("/v1/messages", POST, anthropic.messages),
     ("/v1/messages/count_tokens", POST, anthropic.count_tokens),
     ("/api/chat", POST, ollama.chat),

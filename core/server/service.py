@@ -14,6 +14,7 @@ from ..errors import NextnError
 from ..worker.jobs import Job
 from ..worker.mailboxes import Mailbox
 from ..worker.worker import Loaded, Worker, unavailable
+from .response_store import ResponseStore
 from .settings import ServerSettings
 
 if TYPE_CHECKING:
@@ -54,6 +55,7 @@ class Service:
     slot_files: asyncio.Lock = field(default_factory=asyncio.Lock)
     encoding: asyncio.Lock = field(default_factory=asyncio.Lock)  # of images
     reading: asyncio.Lock = field(default_factory=asyncio.Lock)  # of rows for an embedding
+    responses: ResponseStore = field(default_factory=ResponseStore)
     remembered: dict[str, Any] = field(default_factory=dict)  # for answers while the model sleeps
     # Closes the connection of a client that does not read; set by `Serving`.
     hang_up: Callable[[object], None] = _nothing

@@ -21,6 +21,7 @@ from ..generation_response import send_error
 from ..guard import OWNER
 from ..json_body import aside, read_body
 from ..request_log import RECORD, note_error
+from ..response_store import replica_of
 from ..settings import ServerSettings
 from .forwarding import ForwardedRequest, ReplicaLostError, ReplicaSet
 from .prefix_keys import ANY_SLOT, read_hint
@@ -30,6 +31,7 @@ _NOT_FORWARDED: Final = frozenset(
     (b"host", b"connection", b"keep-alive", b"transfer-encoding", b"te", b"trailer", b"upgrade",
      b"expect", b"content-length", b"authorization", b"x-api-key", b"origin", b"cookie")
 )  # fmt: skip
+_RESPONSE_PATH: Final = re.compile(r"/v1/responses/([^/]+)")
 _SLOT_PATH: Final = re.compile(r"/slots/([0-9]{1,9})")
 
 
@@ -80,11 +82,15 @@ class ForwardedResponse:
         return request
 
     def _place(self, request: ForwardedRequest) -> None:
-        """Slots are numbered through all replicas; a path names the slot within its replica."""
+        """Slots are numbered through all replicas; a path names the slot within its replica. A
+        response is kept by the replica that wrote it."""
         replicas = self._replicas
         n_slots = replicas.n_slots
         if request.hint.slot != ANY_SLOT:
             request.replica = request.hint.slot // n_slots
+        kept = _RESPONSE_PATH.fullmatch(request.path)
+        if (keeper := replica_of(kept[1]) if kept else request.hint.replica) is not None:
+            request.replica = keeper
         found = _SLOT_PATH.fullmatch(request.path)
         if found is None:
             return

@@ -13,6 +13,8 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
+from ..response_store import replica_of
+
 PIECE_BYTES: Final = 256
 MAX_KEYS: Final = 4096  # of a request
 ANY_SLOT: Final = -1
@@ -24,6 +26,7 @@ class RoutingHint(Struct, frozen=True):
     keys: tuple[int, ...] = ()
     n_sequences: int = 1
     slot: int = ANY_SLOT
+    replica: int | None = None  # that keeps the response which this one goes on from
 
 
 NO_HINT: Final = RoutingHint()
@@ -45,6 +48,7 @@ def read_hint(body: bytes) -> RoutingHint:
         keys,
         n_sequences=n * max(len(prompts), 1),
         slot=slot if isinstance(slot, int) and slot >= 0 else ANY_SLOT,
+        replica=replica_of(value.get("previous_response_id")),
     )
 
 

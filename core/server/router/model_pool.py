@@ -22,6 +22,7 @@ from ...state.host_memory import available_memory
 from ...worker.worker import LOADING
 from ..api_errors import ApiError
 from ..loading import size_line
+from ..response_store import ResponseStore
 from .routed_model import LOADED, UNLOADED, UNLOADING, HangUp, LoadError, ModelPlan, RoutedModel
 
 _log: Final = logging.getLogger(__name__)
@@ -50,6 +51,7 @@ class ModelPool:
         self._hang_up, self._note = hang_up, note
         self._queue: deque[RoutedModel] = deque()  # not in memory, but asked for
         self._uses = count(1)
+        self.responses = ResponseStore()  # of all models: chats go on with another one
         self._tasks: set[asyncio.Task[None]] = set()
 
     @property
@@ -254,7 +256,7 @@ class ModelPool:
         """If memory turns out to be short, others leave, one after the other."""
         while True:
             try:
-                await model.load(self._hang_up, self._on_death)
+                await model.load(self._hang_up, self._on_death, self.responses)
             except LoadError as error:
                 victim = self._least_recent()
                 if not error.is_short_of_memory or victim is None:

@@ -13,6 +13,7 @@ from ...worker.worker import DEAD, LOADING, SLEEPING, Loaded, Worker
 from ..api_errors import ApiError
 from ..loading import worker_for
 from ..request_log import log_speculation
+from ..response_store import ResponseStore
 from ..routes import unguarded_app
 from ..service import Service
 
@@ -94,7 +95,9 @@ class RoutedModel:
     def is_busy(self) -> bool:
         return bool(self.n_running or self.n_waiting)
 
-    async def load(self, hang_up: HangUp, on_death: Callable[[RoutedModel], None]) -> None:
+    async def load(
+        self, hang_up: HangUp, on_death: Callable[[RoutedModel], None], responses: ResponseStore
+    ) -> None:
         """Raises a `LoadError`."""
         self.state, self.is_outdated = LOADING, False
         settings, load = await asyncio.to_thread(self.plan.open)
@@ -116,7 +119,7 @@ class RoutedModel:
             self.worker = None
             await asyncio.to_thread(worker.close)
             raise worker.failure
-        self.service = Service(settings, worker, hang_up=hang_up)
+        self.service = Service(settings, worker, hang_up=hang_up, responses=responses)
         self.app, self.failure = unguarded_app(self.service), ""
         if worker.loaded is not None:
             self.n_bytes = worker.loaded.n_bytes

@@ -22,6 +22,7 @@ from ..labelled_metrics import with_label
 from ..metrics import CONTENT_TYPE, exposition, server_exposition
 from ..replies import JsonResponse
 from ..request_log import RequestLog
+from ..responses import answer_stored
 from ..routes import GET, PAGE, POST, ROUTES, guarded, not_offered, starlette_app
 from ..settings import ServerSettings
 from .model_pool import ModelPool
@@ -61,6 +62,7 @@ class RouterApp:
             "/v1/models": self._models,
             "/v1/models/{name:path}": self._model,
             "/props": self._props,
+            "/v1/responses/{response_id}": self._stored,
             "/metrics": self._metrics,
             "/api/tags": self._tags,
             "/api/ps": self._running,
@@ -202,6 +204,9 @@ class RouterApp:
                 "build_info": f"nextn-{about.program_version()}",
             }
         )
+
+    async def _stored(self, request: Request) -> Response:
+        return answer_stored(self.pool.responses, request)
 
     async def _metrics(self, request: Request) -> Response:
         if not self.settings.with_metrics:

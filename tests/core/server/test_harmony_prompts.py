@@ -60,7 +60,7 @@ def of_messages(body: Body) -> ChatBody:
 
 
 def of_responses(body: Body) -> ChatBody:
-    return decode(ChatBody, responses.as_chat(decode(ResponsesBody, as_responses(body))))
+    return decode(ChatBody, responses.as_chat(decode(ResponsesBody, as_responses(body)), []))
 
 
 @pytest.mark.parametrize("kind", [of_chat, of_messages, of_responses])

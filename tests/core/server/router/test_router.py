@@ -234,6 +234,16 @@ def test_names_of_a_model(shared: RouterServer) -> None:
     assert shared.request("GET", "/nothing")[0] == 404
 
 
+def test_models_share_the_responses_that_they_keep(shared: RouterServer) -> None:
+    body = {"input": "Hi", "max_output_tokens": 3}
+    first = shared.post("/v1/responses", model="a", **body)
+    assert shared.get(f"/v1/responses/{first['id']}") == first
+    second = shared.post("/v1/responses", model="b", **body, previous_response_id=first["id"])
+    assert second["usage"]["input_tokens"] > first["usage"]["input_tokens"]
+    assert shared.request("DELETE", f"/v1/responses/{first['id']}")[1]["deleted"] is True
+    assert shared.request("GET", f"/v1/responses/{first['id']}")[0] == 404
+
+
 def test_what_is_asked_of_one_model_and_of_all(shared: RouterServer) -> None:
     text(shared, "a")
     props = shared.get("/props")
