@@ -35,7 +35,12 @@ _MIB: Final = 1 << 20
 
 @flag_group("Server")
 class ListenOptions:
-    host: str = flag("--host A,B", "Addresses to listen on.", "127.0.0.1")
+    host: str = flag(
+        "--host A,B",
+        "Addresses to listen on; a path that ends in .sock, or unix:PATH, is a Unix socket for "
+        "this user and group.",
+        "127.0.0.1",
+    )
     port: int = flag("--port N", "Port; 0: any free one.", DEFAULT_PORT, min=0, max=65535)
     parallel: int = flag(
         "--parallel -np N",
@@ -361,15 +366,18 @@ def share_context(place: PlaceOptions, listen: ListenOptions) -> PlaceOptions:
 def open_listeners(listen: ListenOptions, settings: ServerSettings) -> tuple[list[socket], str]:
     """The sockets that the server listens on, all on one port, and the URL of the first."""
     from ..core.server.sockets import check_certificate, open_socket, url_of
+    from ..core.server.unix_sockets import unix_path
 
     if settings.ssl_cert is not None and settings.ssl_key is not None:
         check_certificate(settings.ssl_cert, settings.ssl_key)
-    first, *others = settings.hosts
-    sockets = [open_socket(first, listen.port, is_shared=listen.reuse_port)]
-    port = sockets[0].getsockname()[1]
-    sockets += [open_socket(host, port, is_shared=listen.reuse_port) for host in others]
-    url = url_of(first, port, is_secure=settings.ssl_cert is not None)
-    return sockets, url + settings.api_prefix
+    sockets, port = [], listen.port
+    for host in settings.hosts:
+        sockets.append(open_socket(host, port, is_shared=listen.reuse_port))
+        if unix_path(host) is None:
+            port = sockets[-1].getsockname()[1]
+    url = url_of(settings.hosts[0], port, is_secure=settings.ssl_cert is not None)
+    joint = ":" * bool(settings.api_prefix and unix_path(settings.hosts[0]))  # as nginx writes it
+    return sockets, url + joint + settings.api_prefix
 
 
 def read_keys(listen: ListenOptions) -> tuple[str, ...]:

@@ -6,6 +6,8 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections import deque
+from collections.abc import Iterator
+from itertools import count
 from typing import Any, ClassVar, Final
 
 import h11
@@ -60,12 +62,14 @@ class LimitedH11Protocol(H11Protocol):
     header_s: ClassVar[float] = 60.0
     read_limiter: ClassVar[ReadLimiter]
     log: ClassVar[RequestLog]
+    numbers: ClassVar[Iterator[int]]  # of the connections through Unix sockets
     _timer: asyncio.TimerHandle | None = None
     _held: bytes = b""  # received bytes that wait until they may be read
     _is_refused: bool = False  # what still comes is of no interest
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
+        self.client = self.client or ("unix", next(self.numbers))  # a name of its own, for the log
         self._expect_headers()
 
     def data_received(self, data: bytes) -> None:
@@ -138,5 +142,5 @@ class LimitedH11Protocol(H11Protocol):
 
 
 def protocol(header_s: float, log: RequestLog) -> type[asyncio.Protocol]:
-    members = {"header_s": header_s, "log": log, "read_limiter": ReadLimiter()}
+    members = {"header_s": header_s, "log": log, "read_limiter": ReadLimiter(), "numbers": count(1)}
     return type("Protocol", (LimitedH11Protocol,), members)

@@ -24,6 +24,7 @@ from .routes import build_app
 from .service import Service
 from .settings import ServerSettings
 from .sockets import BACKLOG
+from .unix_sockets import remove_socket_files
 
 _log: Final = logging.getLogger(__name__)
 _CLOSING_S: Final = 0.3  # to send the last events, after the drain
@@ -90,6 +91,7 @@ class Listening(ABC):
         watch = asyncio.create_task(self._watch())
         await self._server.serve(sockets=self._socks)
         watch.cancel()
+        remove_socket_files(self.settings.hosts)
         return self._code()
 
     def _on_signal(self) -> None:

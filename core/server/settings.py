@@ -10,6 +10,7 @@ from msgspec import Struct, field
 
 from ..errors import ConfigError
 from ..sampling.params import SamplingParams
+from .unix_sockets import unix_path
 from .web_origins import WEB_SCHEMES, host_name, is_local, is_loopback, is_private, split_origin
 
 LOCALHOST: Final = "127.0.0.1"
@@ -92,7 +93,8 @@ class ServerSettings(Struct, frozen=True):
     @property
     def public_host(self) -> str | None:
         """The first address that other machines may reach."""
-        return next((host for host in self.hosts if not is_loopback(host)), None)
+        addresses = (host for host in self.hosts if unix_path(host) is None)
+        return next((host for host in addresses if not is_loopback(host)), None)
 
     def knows_host(self, host: str) -> bool:
         """Returns whether a Host header is allowed. A web page whose name resolves to our address

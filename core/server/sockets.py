@@ -7,6 +7,7 @@ import ssl
 from typing import Final
 
 from ..errors import ConfigError
+from .unix_sockets import open_unix_socket, unix_path
 
 BACKLOG: Final = 2048
 
@@ -14,6 +15,8 @@ BACKLOG: Final = 2048
 def open_socket(host: str, port: int, *, is_shared: bool = False) -> socket.socket:
     """Called before anything slow, so that errors are reported at once. `is_shared`: other
     processes may listen on the same port, and the system gives each its share."""
+    if (path := unix_path(host)) is not None:
+        return open_unix_socket(path, BACKLOG)
     if is_shared and not hasattr(socket, "SO_REUSEPORT"):
         raise ConfigError("--reuse-port: this system shares no ports among processes")
     try:
@@ -41,6 +44,8 @@ def open_socket(host: str, port: int, *, is_shared: bool = False) -> socket.sock
 
 
 def url_of(host: str, port: int, *, is_secure: bool = False) -> str:
+    if (path := unix_path(host)) is not None:
+        return f"unix:{path}"
     shown = f"[{host}]" if ":" in host and not host.startswith("[") else host
     return f"{'https' if is_secure else 'http'}://{shown}:{port}"
 
