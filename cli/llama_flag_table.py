@@ -274,7 +274,6 @@ ROWS: Final[tuple[Row, ...]] = (
     *_notes("the page has no settings", "S",
         "--ui-config --webui-config JSON", "--ui-config-file --webui-config-file FILE",
     ),
-    *_notes("settings are changed by starting again", "S", "--props"),
     *_ours(lambda: ["--no-kv-unified"], "S", "-no-kvu"),
     *_refused("clients run tools; the server returns their calls", "S",
         "--tools A,B", "--tools-runtime NAME", "--mcp-servers-config FILE",

@@ -84,6 +84,7 @@ class ListenOptions:
 class LimitOptions:
     metrics: bool = flag("--metrics", "Endpoint /metrics, for Prometheus.")
     slots: bool = flag("--slots/--no-slots", "Endpoint /slots, with the running requests.", True)
+    props: bool = flag("--props", "Change of default sampling values by POST /props.")
     ui: bool = flag("--ui/--no-ui --webui/--no-webui", "Web page at /.", True)
     predict: int = flag(
         "--predict --n-predict -n N",
@@ -280,6 +281,7 @@ def build_settings(  # noqa: PLR0913 - groups of flags
             logs_texts=log.log_texts,
             with_metrics=limits.metrics,
             with_slots=limits.slots,
+            with_props=limits.props,
             with_page=limits.ui,
             sampling=sampling.params(),
             seed=None if sampling.seed == RANDOM_SEED else sampling.seed,

@@ -135,7 +135,7 @@ def _props(service: Service) -> dict[str, Any]:
         "modalities": {"vision": sees(service), "audio": False},
         "media_marker": MEDIA_MARKER,
         "endpoint_slots": settings.with_slots,
-        "endpoint_props": False,
+        "endpoint_props": settings.with_props,
         "endpoint_metrics": settings.with_metrics,
         "chat_template": template.source if template is not None else CHATML,
         "is_chat_model": template is not None and not settings.writes_text,
@@ -203,6 +203,25 @@ def _usual(service: Service) -> ParsedRequest:
         json_schema=settings.json_schema,
     )
     return ParsedRequest([], params)
+
+
+async def tokenizer_info(request: Request) -> Response:
+    """Under vLLM's name, in the words of `tokenizer_config.json`."""
+    service = _service(request)
+    tokenizer, template = service.tokenizer, service.loaded.template
+    return JsonResponse(
+        {
+            "tokenizer_class": tokenizer.model,
+            "pre_tokenizer": tokenizer.pre,
+            "vocab_size": tokenizer.n_vocab,
+            "model_max_length": service.n_ctx,
+            "add_bos_token": tokenizer.add_bos,
+            "add_eos_token": tokenizer.add_eos,
+            "bos_token": spelling(tokenizer, tokenizer.bos_id),
+            "eos_token": spelling(tokenizer, tokenizer.eos_id),
+            "chat_template": template.source if template is not None else CHATML,
+        }
+    )
 
 
 async def slots(request: Request) -> Response:

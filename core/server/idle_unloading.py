@@ -27,9 +27,9 @@ AWAKE_OR_NOT: Final = frozenset(
 )  # fmt: skip
 
 
-def waking(path: str, endpoint: Endpoint) -> Endpoint:
+def waking(path: str, methods: tuple[str, ...], endpoint: Endpoint) -> Endpoint:
     """Returns the endpoint, wrapped so that it first loads a sleeping model if it needs one."""
-    if path in AWAKE_OR_NOT:
+    if path in AWAKE_OR_NOT and "POST" not in methods:
         return endpoint
 
     async def woken(request: Request) -> Response:

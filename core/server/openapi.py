@@ -35,7 +35,8 @@ class Operation(NamedTuple):
     body: type[bodies.Body] | None = None
     streams: str = ""  # the type of its streams, if it has any
     parameters: tuple[str, ...] = ()
-    deletes: Any = None  # the type of what DELETE returns, where there is one
+    method: str = ""  # if it is neither
+    other: Operation | None = None  # of the same path, by another method
 
 
 _HEALTH: Final = Operation("Whether the server accepts requests", results.Health)
@@ -62,7 +63,12 @@ _OPERATIONS: Final = {
     "/models": _MODELS,
     "/v1/models": _MODELS,
     "/v1/models/{name}": Operation("The same", results.ListedModel, parameters=("name",)),
-    "/props": Operation("The settings of the server", Object),
+    "/props": Operation(
+        "The settings of the server",
+        Object,
+        other=Operation("Changes sampling defaults", Object, bodies.PropsBody),
+    ),
+    "/tokenizer_info": Operation("The tokenizer and its special tokens", Object),
     "/metrics": Operation("For Prometheus", str),
     PATH: Operation("This description", Object),
     "/slots": Operation("The sequences that are being generated", list[Object]),
@@ -83,10 +89,10 @@ _OPERATIONS: Final = {
     "/v1/responses/{response_id}": Operation(
         "A response that is kept",
         results.ResponseObject,
-        None,
-        "",
-        ("response_id",),
-        results.DeletedResponse,
+        parameters=("response_id",),
+        other=Operation(
+            "Forgets it", results.DeletedResponse, parameters=("response_id",), method="delete"
+        ),
     ),
     "/v1/messages": Operation(
         "Anthropic's API", results.MessageResult, bodies.MessagesBody, _EVENTS
@@ -121,8 +127,10 @@ def document(*, has_several: bool = False) -> Schema:
     operations = _OPERATIONS | (_OF_SEVERAL_MODELS if has_several else {})
     kinds = [
         kind
-        for each in operations.values()
-        for kind in (each.result, each.body, each.deletes)
+        for first in operations.values()
+        for each in (first, first.other)
+        if each is not None
+        for kind in (each.result, each.body)
         if kind
     ]
     kinds += [results.ErrorResult, results.OllamaError, results.AnthropicError, results.StreamEvent]
@@ -171,14 +179,12 @@ def _described(path: str, operation: Operation, schemas: dict[Any, Schema]) -> S
     if operation.streams:
         how = "server-sent events" if operation.streams == _EVENTS else "lines of JSON"
         described["description"] = f"With `stream`, {how}."
-    if operation.deletes is not None:
-        done = {"description": "done", "content": {_JSON: {"schema": schemas[operation.deletes]}}}
-        without = described | {"responses": described["responses"] | {"200": done}}
-        return {"get": described, "delete": without}
+    others = {} if operation.other is None else _described(path, operation.other, schemas)
     if operation.body is None:
-        return {"get": described}
+        return {operation.method or "get": described} | others
     content_of_body = {_JSON: {"schema": schemas[operation.body]}}
-    return {"post": described | {"requestBody": {"required": True, "content": content_of_body}}}
+    body = {"required": True, "content": content_of_body}
+    return {"post": described | {"requestBody": body}} | others
 
 
 async def openapi(_request: Request) -> Response:

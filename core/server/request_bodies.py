@@ -475,6 +475,13 @@ class MessagesBody(CountTokensBody, kw_only=True):
     max_tokens: Annotated[int, Meta(ge=-1, le=MAX_INT)]
 
 
+class PropsBody(Body):
+    model: Text = None
+    default_generation_settings: Annotated[
+        Object, Meta(description="`params` in it: sampling values of requests that do not say")
+    ] = None
+
+
 class TokenizeBody(Body):
     content: Text = None
     prompt: Annotated[Text, Meta(description="vLLM's name; adds special tokens")] = None

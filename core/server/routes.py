@@ -19,6 +19,7 @@ from . import (
     anthropic,
     chat,
     completions,
+    default_sampling,
     embeddings,
     infill,
     native,
@@ -51,10 +52,12 @@ ROUTES: Final = (
     ("/v1/models", GET, about.models),
     ("/v1/models/{name:path}", GET, about.model),
     ("/props", GET, about.props),
+    ("/props", POST, default_sampling.change),
     ("/slots", GET, about.slots),
     ("/slots/{id}", POST, slot_actions.act),
     ("/metrics", GET, about.metrics),
     (openapi.PATH, GET, openapi.openapi),
+    ("/tokenizer_info", GET, about.tokenizer_info),
     ("/tokenize", POST, tokens.tokenize),
     ("/detokenize", POST, tokens.detokenize),
     ("/apply-template", POST, tokens.apply_template),
@@ -149,7 +152,7 @@ def starlette_app(routes: Sequence[Route]) -> Starlette:
 def _routes(with_page: bool) -> Sequence[Route]:
     routes = ROUTES + PAGE * with_page
     offered = [
-        Route(path, waking(path, function), methods=[*how]) for path, how, function in routes
+        Route(path, waking(path, how, function), methods=[*how]) for path, how, function in routes
     ]
     return offered + not_offered()
 

@@ -57,6 +57,7 @@ class Service:
     reading: asyncio.Lock = field(default_factory=asyncio.Lock)  # of rows for an embedding
     responses: ResponseStore = field(default_factory=ResponseStore)
     remembered: dict[str, Any] = field(default_factory=dict)  # for answers while the model sleeps
+    changed_sampling: SamplingParams | None = None  # by `POST /props`
     # Closes the connection of a client that does not read; set by `Serving`.
     hang_up: Callable[[object], None] = _nothing
 
@@ -77,7 +78,10 @@ class Service:
 
     @property
     def sampling(self) -> SamplingParams:
-        """Defaults of requests: those of the flags, the model's file, and ours."""
+        """Defaults of requests: those of the flags, the model's file, and ours, until they are
+        changed."""
+        if self.changed_sampling is not None:
+            return self.changed_sampling
         return replace(self.settings.sampling, **self.loaded.file_sampling)
 
     @property

@@ -35,6 +35,7 @@ class ServerSettings(Struct, frozen=True):
     prefills: bool = True  # a reply continues the assistant's message that a chat ends with
     with_metrics: bool = True
     with_slots: bool = True
+    with_props: bool = False  # `POST /props` changes defaults of requests
     with_page: bool = True
     writes_text: bool = False  # the page offers to continue text instead of a chat
     slot_folder: Path | None = None  # where slots are saved; None: they are not

@@ -44,6 +44,7 @@ class Ingress:
             ("GET", "/ping"): self._health,
             ("GET", "/load"): self._load,
             ("GET", "/props"): self._props,
+            ("POST", "/props"): self._change_props,
             ("GET", "/slots"): self._slots,
             ("GET", "/metrics"): self._metrics,
         }
@@ -92,6 +93,9 @@ class Ingress:
         props: dict[str, Any] = _decode(next(iter((await self._collect("/props")).values())))
         props["total_slots"] *= self.replicas.n
         await _send_json(props, send)
+
+    async def _change_props(self, _query: Query, _send: Send) -> None:
+        raise not_supported("POST /props, with several replicas,")
 
     async def _slots(self, query: Query, send: Send) -> None:
         if not self.settings.with_slots:

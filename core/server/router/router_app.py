@@ -191,7 +191,7 @@ class RouterApp:
         }
 
     async def _props(self, request: Request) -> Response:
-        if request.query_params.get("model"):
+        if request.query_params.get("model") or request.method == "POST":
             return await self._route(request)
         return JsonResponse(
             {
