@@ -114,10 +114,7 @@ def wait_for_the_end(processes: list[psutil.Process]) -> None:
 
 
 def wait_until_ready(port: int) -> None:
-    end = time.perf_counter() + HANGS_S
-    while json.loads(get(port, "/health")).get("replicas") != ["ready", "ready"]:
-        assert time.perf_counter() < end
-        time.sleep(0.1)
+    wait_for_states(port, [["ready", "ready"]])
 
 
 def check_printed_nothing(process: subprocess.Popen[str]) -> None:
@@ -164,7 +161,7 @@ def check_one_killed_under_load(
         else:
             assert text_of(events) == alone
     assert process.stderr is not None
-    lost = re.compile(r"Z info +replica \d is lost; Ray starts another one")
+    lost = re.compile(r"Z info +replica \d has been started again")
     assert any(lost.search(line) for line in iter(process.stderr.readline, ""))
     wait_until_ready(port)
     for slot in (0, 4):
@@ -218,6 +215,36 @@ def test_two_replicas_of_which_one_is_killed() -> None:
         check_printed_nothing(process)
     wait_for_the_end(replicas)
     assert leftovers() == before
+
+
+@needs_ray
+@pytest.mark.slow
+def test_a_replica_that_hangs() -> None:
+    """Requests that it has not answered go to the other; it comes back when it goes on."""
+    with serving("--spec-type", "none", "-c", "100000") as (process, port):
+        body = LONG | {"n_predict": 300, "temperature": 0}
+        alone = json.loads(ask(port, **body).read())["content"]
+        by_slot = {slot: ask(port, **LONG, stream=True, id_slot=slot) for slot in (0, 4)}
+        assert all(stream.readline() for stream in by_slot.values())
+        hung = replicas_of(process)[0]
+        hung.suspend()
+        try:
+            with ThreadPoolExecutor(4) as pool:
+                answers = [pool.submit(lambda: ask(port, **body).read()) for _ in range(4)]
+                assert {json.loads(each.result())["content"] for each in answers} == {alone}
+            wait_for_states(port, [["silent", "ready"], ["ready", "silent"]])
+            ends = [events_of(stream.read())[-1] for stream in by_slot.values()]
+            assert sorted("error" in end for end in ends) == [False, True]
+        finally:
+            hung.resume()
+        wait_for_states(port, [["ready", "ready"]])
+
+
+def wait_for_states(port: int, wanted: list[list[str]]) -> None:
+    end = time.perf_counter() + HANGS_S
+    while json.loads(get(port, "/health")).get("replicas") not in wanted:
+        assert time.perf_counter() < end
+        time.sleep(0.1)
 
 
 def check_clients_that_leave(port: int) -> None:

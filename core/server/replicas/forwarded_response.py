@@ -111,7 +111,7 @@ class ForwardedResponse:
         while True:
             refusal: list[Message] = []
             try:
-                async with aclosing(self._replicas.answer(request)) as batches:
+                async with aclosing(self._replicas.answer_or_lose(request)) as batches:
                     async for batch in batches:
                         self._learn(batch)
                         is_refused = batch[0].get("status") == 503

@@ -82,8 +82,7 @@ class Ingress:
             raise ApiError(503, message, retry_after=1)
 
     async def _health(self, _query: Query, send: Send) -> None:
-        ready = self.replicas.ready
-        states = ["ready" if i in ready else "loading" for i in range(self.replicas.n)]
+        states = [self.replicas.state_of(i) for i in range(self.replicas.n)]
         await _send_json({"status": "ok", "replicas": states}, send)
 
     async def _load(self, _query: Query, send: Send) -> None:

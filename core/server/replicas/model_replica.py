@@ -18,7 +18,7 @@ from ..routes import build_app
 from ..service import Service
 from ..serving import end_requests, keep_alive
 from ..settings import ServerSettings
-from .forwarding import CollectedResponse, ForwardedRequest
+from .forwarding import ForwardedRequest
 
 _POLL_S: Final = 0.02  # while the model loads
 
@@ -92,15 +92,6 @@ class ModelReplica:
                     return
         finally:
             has_left.set()
-
-    async def collect(self, path: str) -> CollectedResponse:
-        """Returns the response to a GET."""
-        status, body = 500, b""
-        async for batch in self.answer(ForwardedRequest("GET", path)):
-            for message in batch:
-                status = message.get("status", status)
-                body += message.get("body", b"")
-        return CollectedResponse(self.index, status, body)
 
     async def drain(self) -> dict[str, Any]:
         """Returns the figures of its speculation."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 import math
@@ -9,30 +10,34 @@ import os
 import re
 import secrets
 import shutil
+import socket
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
 import ray
 from ray import serve
-from ray.exceptions import ActorDiedError
+from ray.exceptions import ActorDiedError, RayError
 from ray.serve.config import RequestRouterConfig
 
 from ...errors import ConfigError
-from ...worker.worker import Loaded
+from ...worker.worker import DEAD, Loaded
 from ..settings import ServerSettings
 from .cluster_plan import ClusterPlan, check_reachable
 from .forwarding import ReplicasFailedError
+from .heartbeats import Beat, BeatThread, Heartbeats, Pulse
 from .model_replica import ModelReplica
 from .prefix_router import PrefixRouter
 
 _OBJECT_STORE_BYTES: Final = 80 << 20  # Ray's minimum; nothing here uses the store
 _MAX_ONGOING: Final = 1 << 20  # requests wait in the replica, whose --max-queue limits them
+_LEASE_S: Final = 10.0  # for an actor to answer that has nothing else to do
 _FAILURE: Final = re.compile(r"LoadFailedError: \[exit (\d+)\] (.*)")
 
 
 class ApplicationState(NamedTuple):
     n_running: int
+    pulses: Mapping[int, Pulse]  # of the replicas that have beaten, by number
     failure: ReplicasFailedError | None
 
 
@@ -44,6 +49,19 @@ class RayReplica(ModelReplica):
     ) -> None:
         self._app_name, self._lease = app, lease
         super().__init__(load, settings, serve.get_replica_context().rank.rank, n)
+        self._beat_now()
+
+    def _run(self) -> None:
+        if not self._is_running:
+            BeatThread(asyncio.get_running_loop(), self._beat_now)
+        super()._run()
+
+    def _beat_now(self) -> None:
+        index, n_slots = self.describe()
+        beat = Beat(index, n_slots, f"{socket.gethostname()}:{os.getpid()}")
+        if self.worker.state != DEAD:
+            with contextlib.suppress(RayError):
+                ray.get(self._lease.beat.remote(beat), timeout=_LEASE_S)
 
     def record_replica_metadata(self) -> dict[str, int]:
         """Returns what the `PrefixRouter` reads of a replica."""
@@ -60,10 +78,20 @@ class RayReplica(ModelReplica):
 
 
 class ServerLease:
-    """An actor that ends with the server process, so that replicas notice its end."""
+    """An actor that ends with the server process, so that replicas notice its end. Their heartbeats
+    arrive here."""
+
+    def __init__(self) -> None:
+        self._heartbeats = Heartbeats()
 
     def hold(self) -> None:
         pass
+
+    def beat(self, beat: Beat) -> None:
+        self._heartbeats.note(beat)
+
+    def pulses(self) -> dict[int, Pulse]:
+        return self._heartbeats.pulses()
 
 
 class RayCluster:
@@ -118,7 +146,8 @@ class RayCluster:
         if app.status == "DEPLOY_FAILED":
             message = replica.message if replica is not None else app.message
             failure = _read_failure(message)
-        return ApplicationState(n_running, failure)
+        pulses = ray.get(self._lease.pulses.remote(), timeout=_LEASE_S) if n_running else {}
+        return ApplicationState(n_running, pulses, failure)
 
     def close(self) -> None:
         """Ends the replicas; a cluster of our own ends with them."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Mapping
 from typing import Any, Final
 
 from ray.exceptions import RayError
@@ -15,12 +15,12 @@ from starlette.types import Message
 from ...worker.worker import Loaded
 from ..settings import ServerSettings
 from .forwarding import (
-    CollectedResponse,
     ForwardedRequest,
     ReplicaLostError,
     ReplicaSet,
     ReplicasFailedError,
 )
+from .heartbeats import Pulse
 from .ray_cluster import RayCluster
 
 _POLL_S: Final = 0.5
@@ -38,22 +38,23 @@ class RayReplicas(ReplicaSet):
         super().__init__(cluster.plan.replicas)
         self._cluster, self._report, self._drain_s = cluster, say, settings.drain_s
         self._handle = cluster.deploy(load, settings)
+        self._processes: dict[int, str] = {}  # of the replicas, by number
         self.size = ""  # of a replica, for people; empty until one is ready
 
     async def watch(self, on_change: Callable[[], None]) -> None:
         complain_at = time.monotonic() + _NO_ROOM_S
         while self.failure is None:
             try:
-                ready = await self._look()
+                pulses = await self._look()
             except (RayError, RuntimeError, OSError, KeyError) as error:
                 reason = f"{type(error).__name__}: {error}".partition("\n")[0]
-                self.failure, ready = ReplicasFailedError(f"the Ray cluster is lost: {reason}"), {}
-            if ready is not None and self.ready != set(ready):
-                self._update(ready)
+                self.failure, pulses = ReplicasFailedError(f"the Ray cluster is lost: {reason}"), {}
+            if self._update(pulses):
                 self.size = self.size or await self._find_size()
                 on_change()
             elif self.failure is not None:
                 on_change()
+            self.end_silent()
             if len(self.ready) == self.n:
                 complain_at = math.inf
             elif time.monotonic() > complain_at:
@@ -61,16 +62,10 @@ class RayReplicas(ReplicaSet):
                 self._complain()
             await asyncio.sleep(_POLL_S)
 
-    async def _look(self) -> dict[int, int] | None:
-        """Returns the slots of each ready replica; None if they are unknown."""
+    async def _look(self) -> Mapping[int, Pulse]:
         state = await asyncio.to_thread(self._cluster.state)
         self.failure = state.failure
-        if state.n_running == 0:
-            return {}
-        try:
-            return dict(await self._call_all("describe"))
-        except TimeoutError:  # a busy replica: Ray's health check decides whether it is lost
-            return None
+        return state.pulses
 
     async def _find_size(self) -> str:
         try:
@@ -78,11 +73,23 @@ class RayReplicas(ReplicaSet):
         except TimeoutError:
             return ""
 
-    def _update(self, ready: dict[int, int]) -> None:
-        for replica in self.ready - ready.keys():
-            self.n_restarts += 1
-            self._report(f"replica {replica} is lost; Ray starts another one")
-        self.set_ready(ready)
+    def _update(self, pulses: Mapping[int, Pulse]) -> bool:
+        """Returns whether a replica has become ready, or is not any more."""
+        slots = {i: pulse.n_slots for i, pulse in pulses.items() if not pulse.is_silent}
+        for i in self.ready - slots.keys():
+            self._report(f"replica {i} does not answer: it hangs, or is gone; others go on for it")
+        for i in slots:
+            process = pulses[i].process
+            if self._processes.setdefault(i, process) != process:
+                self._processes[i] = process
+                self.n_restarts += 1
+                self._report(f"replica {i} has been started again")
+            elif i in self.silent:
+                self._report(f"replica {i} answers again")
+        self.silent = (self.silent | self.ready) - slots.keys()
+        is_new = self.ready != slots.keys()
+        self.set_ready(slots)
+        return is_new
 
     def _complain(self) -> None:
         plan, n = self._cluster.plan, self.n - len(self.ready)
@@ -103,12 +110,6 @@ class RayReplicas(ReplicaSet):
         finally:
             if not is_whole:
                 batches.cancel()
-
-    async def collect(self, path: str) -> list[CollectedResponse]:
-        try:
-            return await self._call_all("collect", path)
-        except TimeoutError:
-            return []
 
     async def drain(self) -> list[dict[str, Any]]:
         try:

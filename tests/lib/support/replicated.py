@@ -12,11 +12,11 @@ from msgspec.structs import replace
 from starlette.types import Message
 
 from nextn.core.server.replicas.forwarding import (
-    CollectedResponse,
     ForwardedRequest,
     ReplicaLostError,
     ReplicaSet,
 )
+from nextn.core.server.replicas.heartbeats import SILENT_S
 from nextn.core.server.replicas.ingress_serving import IngressServing
 from nextn.core.server.replicas.model_replica import ModelReplica
 from nextn.core.server.replicas.prefix_policy import PrefixPolicy
@@ -27,10 +27,12 @@ from .serving import HANGS_S, SETTINGS, Client, load_nano, wait_until
 
 class LocalReplicas(ReplicaSet):
     """As `RayReplicas` with its router. A replica in `lost` breaks off every response after
-    `n_before_lost` messages."""
+    `n_before_lost` messages; one in `hung` sends no more after them."""
 
     def __init__(self, replicas: list[ModelReplica]) -> None:
-        super().__init__(len(replicas))
+        self.now = 0.0  # seconds
+        super().__init__(len(replicas), lambda: self.now)
+        self.hung: set[int] = set()
         self.replicas = replicas
         self.policy = PrefixPolicy()
         self.lost: set[int] = set()
@@ -51,14 +53,20 @@ class LocalReplicas(ReplicaSet):
         try:
             async with aclosing(self.replicas[index].answer(request)) as batches:
                 async for batch in batches:
-                    if index in self.lost and (n_left := n_left - 1) < 0:
+                    if index in self.lost | self.hung and (n_left := n_left - 1) < 0:
+                        if index in self.hung:
+                            await asyncio.Event().wait()
                         raise ReplicaLostError("it is lost")
                     yield batch
         finally:
             load.end(request)
 
-    async def collect(self, path: str) -> list[CollectedResponse]:
-        return [await each.collect(path) for each in self.replicas if each.index in self.ready]
+    def note_silence(self, *indices: int) -> None:
+        """Called in the loop: nothing has been heard of these for long."""
+        self.now += SILENT_S + 1
+        self.silent = set(indices)
+        self.ready -= self.silent
+        self.end_silent()
 
     async def drain(self) -> list[dict[str, Any]]:
         return await asyncio.gather(*(each.drain() for each in self.replicas))
