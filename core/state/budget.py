@@ -168,7 +168,8 @@ def _refusal(budget: MemoryBudget, longest: int) -> str:
         parts.append(f"{_gib(budget.draft)} for the draft model")
     if work := budget.working.total:
         parts.append(f"{_gib(work)} to work with")
-    smaller = f"-c (up to {longest} would fit)" if longest else "model"
+    each = " for each" if sizes.n_slots > 1 else ""  # a server's -c may be of all together
+    smaller = f"-c (up to {longest}{each} would fit)" if longest else "model"
     advice = f"give a smaller {smaller}"
     if sizes.n_slots > 1:
         advice += " or fewer parallel sequences"

@@ -68,7 +68,7 @@ def test_the_refusal_says_what_to_change() -> None:
     assert "2 x 1024 tokens" in said
     assert "needs 0.05 GiB" in said
     assert "0.50 GiB of weights" in said
-    assert "smaller -c (up to 960 would fit)" in said
+    assert "smaller -c (up to 960 for each would fit)" in said
     assert "fewer parallel sequences" in said
     assert "\n" not in said
 
@@ -82,7 +82,7 @@ def test_the_context_it_names_is_the_longest(mib: int, n_slots: int, n_ctx: int)
     try:
         assert budget(n_ctx).fits
     except ConfigError as error:
-        found = re.search(r"up to (\d+) would fit", str(error))
+        found = re.search(r"up to (\d+) (?:for each )?would fit", str(error))
         longest = int(found[1]) if found else 0
         assert longest < n_ctx
         if longest:
