@@ -93,8 +93,8 @@ async def _earlier(service: Service, request: Request, body: ResponsesBody) -> l
 
 
 def _items(body: ResponsesBody) -> list[dict[str, Any]]:
-    given = body.given.get("input") or []
-    return [{"role": "user", "content": given}] if isinstance(given, str) else given
+    given = body.given.get("input")
+    return [{"role": "user", "content": given}] if isinstance(given, str) else given or []
 
 
 def _is_cut_call(item: dict[str, Any]) -> bool:

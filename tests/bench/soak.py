@@ -63,10 +63,9 @@ class Found:
 
 
 class Soak:
-    def __init__(
-        self, server: Served, n: int, *, seed: int, burst: int, speculation: list[dict[str, Any]]
-    ) -> None:
-        self.server, self.n, self.burst, self.speculation = server, n, burst, speculation
+    def __init__(self, server: Served, n: int, *, seed: int, burst: int) -> None:
+        self.server, self.n, self.burst = server, n, burst
+        self.speculation: list[dict[str, Any]] = []  # what may be asked of the server
         self.rng = Random(seed)
         self.found = Found()
         self.truth: dict[Case, str] = {}
@@ -96,7 +95,11 @@ class Soak:
 
     async def _learn(self) -> None:
         """Each text, asked for alone: no speculation, no cache."""
-        for case in cases():
+        props = (await ask(self.server.port, "GET", "/props")).json()
+        types = {None, *props["speculative_types"]}
+        self.speculation = [each for each in SPECULATION if _type_of(each) in types]
+        info = (await ask(self.server.port, "GET", "/tokenizer_info")).json()
+        for case in cases(begins_alone=info["add_bos_token"]):
             body = json.loads(case.body) | {"speculative": False, "cache_prompt": False}
             reply = await ask(self.server.port, "POST", case.path, body)
             assert reply.status == 200, reply.body
@@ -224,12 +227,10 @@ def probe(port: int, ends: Any, answer: Any) -> None:
     answer.put(waits)
 
 
-def _speculation(args: tuple[str, ...]) -> list[dict[str, Any]]:
-    """What may be asked of such a server."""
-    none = "none" in args
-    return [
-        each for each in SPECULATION if not (none and isinstance(each.get("speculative"), dict))
-    ]
+def _type_of(speculation: dict[str, Any]) -> str | None:
+    """The drafter that it names."""
+    options = speculation.get("speculative")
+    return str(options["types"]) if isinstance(options, dict) else None
 
 
 def soak(n: int, *, seed: int = 0, burst: int = BURST, args: tuple[str, ...] = ()) -> Found:
@@ -243,7 +244,7 @@ def soak(n: int, *, seed: int = 0, burst: int = BURST, args: tuple[str, ...] = (
         ends, answer = context.Event(), context.Queue()
         prober = context.Process(target=probe, args=(server.port, ends, answer))
         prober.start()
-        one = Soak(server, n, seed=seed, burst=burst, speculation=_speculation(args))
+        one = Soak(server, n, seed=seed, burst=burst)
         try:
             found = asyncio.run(one.run())
         finally:

@@ -78,15 +78,19 @@ def _messages(reply: Reply, streams: bool) -> str:
     return "".join(part["text"] for part in reply.json()["content"])
 
 
-def cases(n_tokens: tuple[int, ...] = (1, 8, 24)) -> list[Case]:
+def cases(*, begins_alone: bool, n_tokens: tuple[int, ...] = (1, 8, 24)) -> list[Case]:
+    """`begins_alone`: the model has a token to begin an empty prompt with."""
     found = []
     for i, prompt in enumerate(PROMPTS):
         for j, way in enumerate(WAYS):
             n = n_tokens[(i + j) % len(n_tokens)]
             talk = {"messages": [{"role": "user", "content": prompt or "x"}]}
+            if prompt or begins_alone:
+                found += [
+                    Case("/completion", _body(way, prompt=prompt, n_predict=n), _native),
+                    Case("/v1/completions", _body(way, prompt=prompt, max_tokens=n), _completion),
+                ]
             found += [
-                Case("/completion", _body(way, prompt=prompt, n_predict=n), _native),
-                Case("/v1/completions", _body(way, prompt=prompt, max_tokens=n), _completion),
                 Case("/v1/chat/completions", _body(way | talk, max_tokens=n), _chat),
                 Case("/v1/messages", _body(way | talk, max_tokens=n), _messages),
                 Case("/v1/responses", _body(way, input=prompt, max_output_tokens=n), _responses),

@@ -72,6 +72,10 @@ def test_calls_and_their_results(chatty: Server) -> None:
     )
 
 
+def test_an_empty_text_is_a_message(chatty: Server) -> None:
+    assert chatty.post("/v1/responses", **ASK | {"input": ""})["usage"]["input_tokens"] > 0
+
+
 def test_get_and_delete(chatty: Server) -> None:
     client = openai.OpenAI(base_url=f"{chatty.url}/v1", api_key="none", max_retries=0)
     streamed = list(
