@@ -87,7 +87,9 @@ def as_chat(body: CountTokensBody) -> dict[str, Any]:
 
 
 def _kinds(body: CountTokensBody) -> Iterator[object]:
-    """Types of all tools and blocks."""
+    """Types of all tools and blocks, and the field of servers that have tools."""
+    if body.given.get("mcp_servers"):
+        yield "mcp_servers"
     yield from (tool.get("type") for tool in body.tools or ())
     for message in body.messages:
         if isinstance(message.content, list):

@@ -26,6 +26,8 @@ def unix_path(host: str) -> str | None:
 
 def open_unix_socket(path: str, backlog: int) -> socket.socket:
     """Replaces a file that a server has left behind, and no other."""
+    if not hasattr(socket, "AF_UNIX"):
+        raise ConfigError(f"cannot listen on {path}: this system has no Unix sockets")
     _make_room(path)
     found = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     before = os.umask(_HIDDEN)  # the file never has other rights, not for a moment

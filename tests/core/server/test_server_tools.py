@@ -45,6 +45,9 @@ def of_messages(done: dict[str, Any]) -> Any:
 def test_messages(caller: Server) -> None:
     done = caller.post("/v1/messages", **MESSAGES, tools=[*OF_ANTHROPIC, OWN])
     assert done["warnings"] == [NOTE(tool["type"]) for tool in OF_ANTHROPIC]
+    servers = [{"type": "url", "url": "https://mcp.example.com", "name": "x"}]
+    remote = caller.post("/v1/messages", **MESSAGES, mcp_servers=servers)
+    assert remote["warnings"] == [NOTE("mcp_servers")]
     plain = caller.post("/v1/messages", **MESSAGES, tools=[OWN])
     assert "warnings" not in plain
     assert of_messages(done) == of_messages(plain)
