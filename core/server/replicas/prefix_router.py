@@ -31,6 +31,8 @@ class PrefixRouter(RequestRouter):  # type: ignore[misc] # ray is not type-check
         if request is None:
             return [candidate_replicas]
         order = self._policy.order(request)
+        if order:  # until it has taken the request, which one that hangs never does
+            request.routed_to = self._policy.loads[order[0]].index
         return [[self._replicas[key]] for key in order if key in self._replicas]
 
     def on_request_routed(self, pending_request: Any, replica_id: Any, result: Any) -> None:

@@ -12,12 +12,13 @@ import secrets
 import shutil
 import socket
 import tempfile
+import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
 import ray
 from ray import serve
-from ray.exceptions import ActorDiedError, RayError
+from ray.exceptions import ActorDiedError, GetTimeoutError, RayError
 from ray.serve.config import RequestRouterConfig
 
 from ...errors import ConfigError
@@ -25,7 +26,7 @@ from ...worker.worker import DEAD, Loaded
 from ..settings import ServerSettings
 from .cluster_plan import ClusterPlan, check_reachable
 from .forwarding import ReplicasFailedError
-from .heartbeats import Beat, BeatThread, Heartbeats, Pulse
+from .heartbeats import BEAT_S, Beat, BeatThread, Heartbeats, Pulse
 from .model_replica import ModelReplica
 from .prefix_router import PrefixRouter
 
@@ -37,7 +38,7 @@ _FAILURE: Final = re.compile(r"LoadFailedError: \[exit (\d+)\] (.*)")
 
 class ApplicationState(NamedTuple):
     n_running: int
-    pulses: Mapping[int, Pulse]  # of the replicas that have beaten, by number
+    pulses: Mapping[int, Pulse] | None  # of replicas that have beaten, by number; None: unknown
     failure: ReplicasFailedError | None
 
 
@@ -48,18 +49,23 @@ class RayReplica(ModelReplica):
         self, load: Callable[[], Loaded], settings: ServerSettings, n: int, app: str, lease: Any
     ) -> None:
         self._app_name, self._lease = app, lease
-        super().__init__(load, settings, serve.get_replica_context().rank.rank, n)
+        self._process = f"{socket.gethostname()}:{os.getpid()}"
+        while (number := ray.get(lease.take_number.remote(self._process))) is None:
+            time.sleep(BEAT_S)
+        self.index, self._is_loaded = number, False
+        self._beats = BeatThread(self._beat_now)
+        super().__init__(load, settings, number, n)
+        self._is_loaded = True
         self._beat_now()
 
     def _run(self) -> None:
-        if not self._is_running:
-            BeatThread(asyncio.get_running_loop(), self._beat_now)
+        self._beats.loop = asyncio.get_running_loop()
         super()._run()
 
     def _beat_now(self) -> None:
-        index, n_slots = self.describe()
-        beat = Beat(index, n_slots, f"{socket.gethostname()}:{os.getpid()}")
-        if self.worker.state != DEAD:
+        n_slots = self.worker.n_slots if self._is_loaded else 0
+        if not self._is_loaded or self.worker.state != DEAD:
+            beat = Beat(self.index, n_slots, self._process)
             with contextlib.suppress(RayError):
                 ray.get(self._lease.beat.remote(beat), timeout=_LEASE_S)
 
@@ -79,13 +85,16 @@ class RayReplica(ModelReplica):
 
 class ServerLease:
     """An actor that ends with the server process, so that replicas notice its end. Their heartbeats
-    arrive here."""
+    arrive here, and they have their numbers from here."""
 
-    def __init__(self) -> None:
-        self._heartbeats = Heartbeats()
+    def __init__(self, n: int) -> None:
+        self._heartbeats = Heartbeats(n)
 
     def hold(self) -> None:
         pass
+
+    def take_number(self, process: str) -> int | None:
+        return self._heartbeats.take_number(process)
 
     def beat(self, beat: Beat) -> None:
         self._heartbeats.note(beat)
@@ -118,7 +127,7 @@ class RayCluster:
         """Returns the handle of the replicas before Ray has started them. `load` runs in each."""
         plan = self.plan
         serve.start(proxy_location="Disabled")
-        self._lease = ray.remote(num_cpus=0)(ServerLease).remote()
+        self._lease = ray.remote(num_cpus=0)(ServerLease).remote(plan.replicas)
         deployment: Any = serve.deployment(
             RayReplica,
             name="replica",
@@ -146,8 +155,14 @@ class RayCluster:
         if app.status == "DEPLOY_FAILED":
             message = replica.message if replica is not None else app.message
             failure = _read_failure(message)
-        pulses = ray.get(self._lease.pulses.remote(), timeout=_LEASE_S) if n_running else {}
-        return ApplicationState(n_running, pulses, failure)
+        return ApplicationState(n_running, self._pulses() if n_running else {}, failure)
+
+    def _pulses(self) -> Mapping[int, Pulse] | None:
+        try:
+            found: Mapping[int, Pulse] = ray.get(self._lease.pulses.remote(), timeout=_LEASE_S)
+        except GetTimeoutError:
+            return None
+        return found
 
     def close(self) -> None:
         """Ends the replicas; a cluster of our own ends with them."""

@@ -62,7 +62,7 @@ class RayReplicas(ReplicaSet):
                 self._complain()
             await asyncio.sleep(_POLL_S)
 
-    async def _look(self) -> Mapping[int, Pulse]:
+    async def _look(self) -> Mapping[int, Pulse] | None:
         state = await asyncio.to_thread(self._cluster.state)
         self.failure = state.failure
         return state.pulses
@@ -73,9 +73,12 @@ class RayReplicas(ReplicaSet):
         except TimeoutError:
             return ""
 
-    def _update(self, pulses: Mapping[int, Pulse]) -> bool:
+    def _update(self, pulses: Mapping[int, Pulse] | None) -> bool:
         """Returns whether a replica has become ready, or is not any more."""
-        slots = {i: pulse.n_slots for i, pulse in pulses.items() if not pulse.is_silent}
+        if pulses is None:
+            return False
+        beating = {i: pulse for i, pulse in pulses.items() if not pulse.is_silent}
+        slots = {i: pulse.n_slots for i, pulse in beating.items() if pulse.n_slots}
         for i in self.ready - slots.keys():
             self._report(f"replica {i} does not answer: it hangs, or is gone; others go on for it")
         for i in slots:
@@ -86,7 +89,7 @@ class RayReplicas(ReplicaSet):
                 self._report(f"replica {i} has been started again")
             elif i in self.silent:
                 self._report(f"replica {i} answers again")
-        self.silent = (self.silent | self.ready) - slots.keys()
+        self.silent = (self.silent | self.ready) - beating.keys()
         is_new = self.ready != slots.keys()
         self.set_ready(slots)
         return is_new

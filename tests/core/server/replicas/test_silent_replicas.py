@@ -99,16 +99,22 @@ def test_if_none_answers() -> None:
 
 def test_heartbeats() -> None:
     now = [0.0]
-    beats = Heartbeats(lambda: now[0])
+    beats = Heartbeats(2, lambda: now[0])
     assert beats.pulses() == {}
+    assert [beats.take_number(f"a:{i}") for i in (1, 2, 3)] == [0, 1, None]
     beats.note(Beat(0, 4, "a:1"))
     beats.note(Beat(1, 4, "a:2"))
     now[0] = SILENT_S
-    beats.note(Beat(1, 4, "a:3"))
+    beats.note(Beat(1, 4, "a:2"))
     now[0] += 0.5
     pulses = beats.pulses()
     assert [pulses[i].is_silent for i in (0, 1)] == [True, False]
-    assert (pulses[1].n_slots, pulses[1].process, pulses[1].age) == (4, "a:3", 0.5)
+    assert (pulses[1].n_slots, pulses[1].process, pulses[1].age) == (4, "a:2", 0.5)
+    # Another one takes the place of that which is silent, whatever that says later.
+    assert beats.take_number("a:3") == 0
+    beats.note(Beat(0, 4, "a:1"))
+    assert beats.pulses()[0] == (0, "a:3", 0.0)
+    assert beats.take_number("a:4") is None
 
 
 def test_a_loop_that_does_not_turn_does_not_beat() -> None:
@@ -127,7 +133,7 @@ def test_a_loop_that_does_not_turn_does_not_beat() -> None:
     loop.call_soon(block)
     turning = threading.Thread(target=loop.run_forever)
     turning.start()
-    thread = BeatThread(loop, send, may_beat.acquire)
+    thread = BeatThread(send, loop, may_beat.acquire)
     may_turn.release()
     has_beaten.acquire()
     may_beat.release()
