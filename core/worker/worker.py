@@ -295,9 +295,10 @@ class Worker:
         self._free()
         self._jobs.slots.forget()
         while self.loaded is None and not self._is_stopped:
-            self._commands.get()()
-            if self._jobs.waiting or self._is_wanted:
+            if self._jobs.waiting or self._is_wanted:  # perhaps since before it was unloaded
                 self._load_again()
+            else:
+                self._commands.get()()
 
     def _free(self) -> None:
         if self.loaded is not None:

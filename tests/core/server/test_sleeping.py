@@ -61,6 +61,21 @@ def test_asleep_and_awake_again() -> None:
         assert server.get("/slots")[1]["is_processing"] is False
 
 
+def test_a_request_while_it_falls_asleep() -> None:
+    """The engine's thread reads in one go that the model is to leave, and that it is wanted."""
+    with running(nano_server(n=2)) as server, ThreadPoolExecutor(1) as pool:
+        worker, loop, may_go_on = server.worker, server.worker.loop, threading.Event()
+        assert loop is not None
+        blocked = worker.ask(lambda _engine: may_go_on.wait(60))
+        loop.call_soon_threadsafe(worker.doze)
+        wait_until(lambda: asleep(server))
+        asked = pool.submit(server.post, "/completion", **PROMPT)
+        wait_until(lambda: worker._commands.qsize() == 2)
+        may_go_on.set()
+        assert blocked.result(60)
+        assert asked.result(60)["tokens_predicted"] == 20
+
+
 def test_who_writes_long_does_not_fall_asleep() -> None:
     with running(sleeper()) as server:
         events = server.events("/completion", **PROMPT | {"n_predict": 3000, "ignore_eos": True})
