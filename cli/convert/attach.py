@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
+from msgspec.structs import replace
 
+from ..console import Console
 from ..flags import REQUIRED, argument, flag, flag_group, takes_flags
 from ..shared_options import VoiceOptions
 from ..usage import flag_errors
@@ -16,6 +21,7 @@ from .writing import (
     REVISION,
     SPLIT,
     drafting_command,
+    duration,
     finish,
     read_size,
     size,
@@ -23,7 +29,7 @@ from .writing import (
 )
 
 if TYPE_CHECKING:
-    from ...convert.checkpoint import ModelCheckpoint
+    from ...convert.checkpoint import ModelCheckpoint, StoredTensor
     from ...convert.files.attach_head import Attached
     from ...convert.files.head_types import TypeChoice
     from ...convert.files.output_file import OutputFile
@@ -98,7 +104,7 @@ def attach(
         place = output_file(out, target, max_bytes)
         output.progress(f"reading {files.source}", 0.0)
         with output.cleared(), open_source(files.source, files.revision) as source:
-            head = read_head(source, target, keep_copies=types.keep_copies)
+            head = read_head(source, target, output, keep_copies=types.keep_copies)
             output.clear_progress()
             from_gguf = source if isinstance(source, GgufFile) else None
             for line in head.remarks:
@@ -178,7 +184,7 @@ def output_file(out: AttachOutput, target: GgufFile, max_bytes: int | None) -> O
 
 
 def read_head(
-    source: ModelCheckpoint | GgufFile, target: GgufFile, *, keep_copies: bool
+    source: ModelCheckpoint | GgufFile, target: GgufFile, output: Console, *, keep_copies: bool
 ) -> StoredHead:
     from ...convert.files.gguf_head import read_gguf_head
     from ...convert.heads.from_checkpoint import read_checkpoint_head
@@ -189,7 +195,21 @@ def read_head(
         return read_gguf_head(source)
     refuse_drafter(source)
     architecture = target.metadata.architecture
-    return read_checkpoint_head(source, architecture, target.tensors, keep_copies=keep_copies)
+    head = read_checkpoint_head(source, architecture, target.tensors, keep_copies=keep_copies)
+    return replace(head, fetch=partial(fetch_tensors, head.stored, output))
+
+
+def fetch_tensors(stored: Sequence[StoredTensor], output: Console) -> None:
+    """Those of a repository, at once: experts alone are a thousand."""
+    from ...convert.checkpoint.repository import fetch_ahead
+
+    began = time.perf_counter()
+
+    def progress(done: int, total: int) -> None:
+        seconds = (time.perf_counter() - began) * (total - done) / max(done, 1)
+        output.progress(f"fetching the head, {duration(seconds)} left", done / max(total, 1))
+
+    fetch_ahead(stored, progress)
 
 
 def describe_head(place: OutputFile, done: Attached) -> str:

@@ -21,6 +21,7 @@ from urllib.request import getproxies, proxy_bypass
 
 from ...core.errors import NextnError
 from ...core.gguf.printable import printable
+from .hub_settings import hub_token
 
 T = TypeVar("T")
 
@@ -70,7 +71,7 @@ class HttpClient:
     def twin(self) -> HttpClient:
         """For another thread: the same, with connections of its own."""
         found = copy(self)
-        found._connections, found._moved = {}, {}
+        found._connections, found._moved = {}, dict(self._moved)
         return found
 
     def json(self, url: str, what: str) -> Any:
@@ -295,11 +296,11 @@ class HttpClient:
 
 
 def client_from_environment() -> HttpClient:
-    """HF_ENDPOINT, HF_TOKEN, HF_HUB_DOWNLOAD_TIMEOUT, as the hub's own tools read them."""
+    """HF_ENDPOINT, HF_HUB_DOWNLOAD_TIMEOUT and the login, as the hub's own tools read them."""
     timeout = os.environ.get("HF_HUB_DOWNLOAD_TIMEOUT", "")
     return HttpClient(
         os.environ.get("HF_ENDPOINT") or "https://huggingface.co",
-        os.environ.get("HF_TOKEN") or None,
+        hub_token(),
         timeout_s=float(timeout) if timeout.isdecimal() and int(timeout) else 30.0,
     )
 
@@ -322,20 +323,23 @@ def _origin(parts: SplitResult) -> tuple[str, str, int]:
 
 def _busy(status: int) -> str:
     if status == 429:
-        return "the server has had too many requests (429); try later, or set HF_TOKEN"
+        return "the server has had too many requests (429); try later, or log in (hf auth login)"
     return f"the server failed ({status}); try later"
 
 
 def _reason(status: int, *, has_token: bool) -> str:
     match status:
         case 401 if has_token:
-            return "the server does not take this HF_TOKEN (401), or there is no such repository"
+            return "the server does not take your token (401), or there is no such repository"
         case 401:
-            return "no such repository, or a private or gated one (401): set HF_TOKEN for these"
+            return (
+                "no such repository, or a private or gated one (401): these need a token (hf auth "
+                "login or HF_TOKEN)"
+            )
         case 403:
             return (
                 "access is denied (403): a gated repository needs its terms accepted on its page, "
-                "and HF_TOKEN set"
+                "and your token (hf auth login or HF_TOKEN)"
             )
         case 404:
             return "there is no such repository, revision or file (404)"

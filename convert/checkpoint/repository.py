@@ -9,8 +9,9 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
@@ -23,11 +24,15 @@ from ...core.gguf.printable import printable, printable_path
 from .byte_source import ByteSource, LocalSource
 from .folder import FilePlace, Folder, ModelCheckpoint, read_checkpoint
 from .http import HttpClient, RemoteError, client_from_environment
+from .hub_settings import cached_file, cached_snapshot, is_offline
+from .range_fetch import ByteRange, RangeFile, joined_ranges
+from .safetensors import StoredTensor
 
 _AT_ONCE: Final = 8
 _MANY: Final = 4  # files, from which on it is worth it
 HEAD_BYTES: Final = 1 << 16  # read at once: most headers, and the small files
 _NAME: Final = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")
+_SCHEME: Final = "hf://"
 _PART: Final = re.compile(r"[^/\\\0]+")
 _COMMIT: Final = re.compile(r"[0-9a-fA-F]{7,64}")
 _SHA256: Final = re.compile(r"[0-9a-f]{64}")
@@ -51,7 +56,9 @@ class RepositoryName(Struct, frozen=True):
 
 
 def parse_repository(text: str, revision: str | None = None) -> RepositoryName | None:
-    """owner/name, owner/name@revision, owner/name/file or owner/name@revision:file; else None."""
+    """owner/name, owner/name@revision, owner/name/file or owner/name@revision:file, all with hf://
+    before them or without; else None."""
+    text = text.removeprefix(_SCHEME)
     repo, at, rest = text.partition("@")
     named, _, file = rest.partition(":") if at else ("", "", "")
     if at and not named:
@@ -69,8 +76,6 @@ class Repository:
     """A `FilePlace`; what is below its subfolders is in `files` only."""
 
     def __init__(self, name: RepositoryName, client: HttpClient | None = None) -> None:
-        if client is None and os.environ.get("HF_HUB_OFFLINE") in ("1", "true"):
-            raise RemoteError(f"{name.label}: HF_HUB_OFFLINE is set, so nothing is fetched")
         self.name, self.label = name, name.label
         self._client = client or client_from_environment()
         rev = quote(name.revision, safe="")
@@ -83,8 +88,7 @@ class Repository:
         return sorted(name for name in self.files if "/" not in name)
 
     def paths(self) -> list[Path]:
-        kept = map(self.kept_path, self.names())
-        return [path for path in kept if path.is_file()]
+        return [path for path in map(self.local_path, self.names()) if path is not None]
 
     def below(self, folder: str) -> list[str]:
         start = f"{folder}/"
@@ -92,9 +96,8 @@ class Repository:
         return sorted(name for name in inside if "/" not in name)
 
     def open(self, name: str) -> ByteSource:
-        kept = self.kept_path(name)
-        if kept.is_file():
-            return LocalSource(kept)
+        if (local := self.local_path(name)) is not None:
+            return LocalSource(local)
         size, head = self._size(name), self._heads.pop(name, b"")
         return RemoteSource(self._client, self._url(name), f"{self.label}/{name}", size, head)
 
@@ -102,7 +105,7 @@ class Repository:
         """Some at once: a large checkpoint has 160 files, and each costs a few round trips."""
         if len(names) < _MANY:
             return
-        wanted = [name for name in names if not self.kept_path(name).is_file()]
+        wanted = [name for name in names if self.local_path(name) is None]
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             shares = [wanted[i::_AT_ONCE] for i in range(_AT_ONCE)]
             for heads in pool.map(self._fetch_heads, shares):
@@ -119,17 +122,28 @@ class Repository:
             client.close()
         return heads
 
+    def local_path(self, name: str) -> Path | None:
+        """Where a file is on this machine: kept here, or downloaded by the hub's own tools."""
+        kept = self.kept_path(name)
+        return kept if kept.is_file() else cached_file(self.name.repo, self.commit, name)
+
     def kept_path(self, name: str) -> Path:
         """Where `keep` puts a file; names were checked when they were listed."""
         folder = "--".join(("models", *self.name.repo.split("/")))
         return cache_root() / "hub" / folder / self.commit / name
 
     def keep(self, name: str, progress: Progress | None = None) -> Path:
-        """Fetch a whole file into the cache, going on where an earlier try was cut off."""
+        """Fetch a whole file into the cache, going on where an earlier try was cut off. What the
+        hub's own tools have downloaded is linked to."""
         path, size = self.kept_path(name), self._size(name)
         if path.is_file() and path.stat().st_size == size:
             return path
         path.parent.mkdir(parents=True, exist_ok=True)
+        found = cached_file(self.name.repo, self.commit, name)
+        if found is not None and found.stat().st_size == size:
+            path.unlink(missing_ok=True)
+            path.symlink_to(found)
+            return path
         part = path.with_name(path.name + ".part")
         with part.open("ab") as file:
             if file.tell() > size:
@@ -177,12 +191,33 @@ class Repository:
         return found.size
 
 
-def open_repository(name: RepositoryName) -> Repository:
-    """For a text that could have been a path with a mistake in it."""
+def open_repository(text: str, revision: str | None = None) -> FilePlace:
+    """For a text that is no path here, but could have been meant to be one: only what looks like a
+    repository is asked for. Without a network, what the hub's own tools have downloaded."""
+    name = parse_repository(text, revision)
+    if name is None or _looks_like_a_path(text):
+        raise FileFormatError(f"{printable_path(Path(text))}: no such file or folder")
+    owner = name.repo.partition("/")[0]
+    if not text.startswith(_SCHEME) and Path(owner).exists():
+        raise FileFormatError(
+            f"{printable_path(Path(text))}: no such file or folder, but there is {owner} here; if "
+            f"the hub's repository is meant, say {_SCHEME}{name.label}"
+        )
+    if is_offline():
+        snapshot = cached_snapshot(name.repo, name.revision)
+        if snapshot is None:
+            raise RemoteError(
+                f"{name.label}: HF_HUB_OFFLINE is set, and it was not downloaded before"
+            )
+        return Folder(snapshot)
     try:
         return Repository(name)
     except RemoteError as error:
         raise RemoteError(f"{error} (and there is no such path here)") from None
+
+
+def _looks_like_a_path(text: str) -> bool:
+    return text.endswith((".gguf", ".safetensors")) and text.count("/") < 2
 
 
 def open_place(where: str | os.PathLike[str], revision: str | None = None) -> FilePlace:
@@ -194,10 +229,7 @@ def open_place(where: str | os.PathLike[str], revision: str | None = None) -> Fi
         if path.suffix == ".gguf":
             raise FileFormatError(f"{printable_path(path)} is a GGUF, not a checkpoint's folder")
         raise FileFormatError(f"{printable_path(path)} is a file; give the folder that it is in")
-    name = parse_repository(os.fspath(where), revision)
-    if name is None:
-        raise FileFormatError(f"{printable_path(path)}: no such folder")
-    return open_repository(name)
+    return open_repository(os.fspath(where), revision)
 
 
 def open_checkpoint(where: str | os.PathLike[str], revision: str | None = None) -> ModelCheckpoint:
@@ -212,23 +244,67 @@ class RemoteSource:
     ) -> None:
         self.label, self.size = label, size
         self._client, self._url, self._head = client, url, head
+        self._ahead: RangeFile | None = None
 
     def read(self, start: int, stop: int) -> bytes | memoryview:
         if not 0 <= start <= stop <= self.size:
             raise FileFormatError(f"{self.label} ends before byte {stop}")
         if start < HEAD_BYTES and not self._head and stop > start:
             self._head = bytes(self._fetch(0, min(self.size, HEAD_BYTES)))
+        if self._ahead is not None and (found := self._ahead.read(start, stop)) is not None:
+            return found
         head = self._head[start:stop]
         if len(head) == stop - start:
             return head
         rest = self._fetch(start + len(head), stop)
         return head + rest if head else rest
 
+    def fetch_ahead(self, ranges: list[ByteRange], report: Callable[[int], None]) -> None:
+        """Fetches these before they are read: neighbours together, several at a time. `report` is
+        called with the number of bytes that have come."""
+        if self._ahead is not None:
+            self._ahead.close()
+        self._ahead = RangeFile(joined_ranges(ranges))
+
+        def fetch(client: HttpClient, start: int, stop: int) -> Iterator[bytes]:
+            return client.stream(self._url, start, stop, self.size, self.label)
+
+        self._ahead.fill(self._client, fetch, report)
+
     def close(self) -> None:
         self._head = b""
+        if self._ahead is not None:
+            self._ahead.close()
 
     def _fetch(self, start: int, stop: int) -> memoryview:
         return self._client.read(self._url, start, stop, self.size, self.label)
+
+
+def fetch_ahead(tensors: Iterable[StoredTensor], progress: Callable[[int, int], None]) -> None:
+    """Fetches those that are in repositories. `progress`: bytes that have come, of all."""
+    wanted: dict[RemoteSource, list[ByteRange]] = {}
+    for tensor in tensors:
+        if isinstance(tensor.source, RemoteSource):
+            range_of_tensor = tensor.start, tensor.start + tensor.n_bytes
+            wanted.setdefault(tensor.source, []).append(range_of_tensor)
+    total = sum(stop - start for ranges in wanted.values() for start, stop in ranges)
+    before = 0
+    for source, ranges in wanted.items():
+        source.fetch_ahead(ranges, partial(_report, progress, before, total))
+        before += sum(stop - start for start, stop in ranges)
+
+
+def fetch_rows_ahead(tensor: StoredTensor, rows: Iterable[int]) -> None:
+    """Some rows of a tensor, if it is in a repository."""
+    if isinstance(tensor.source, RemoteSource):
+        size = tensor.n_bytes // max(1, tensor.shape[0])
+        starts = [tensor.start + size * row for row in rows]
+        tensor.source.fetch_ahead([(start, start + size) for start in starts], lambda _n: None)
+
+
+def _report(progress: Callable[[int, int], None], before: int, total: int, n: int) -> None:
+    """`n` bytes of one file; some that were not wanted come between others."""
+    progress(min(before + n, total), total)
 
 
 def _read_listing(listing: Any, label: str) -> tuple[str, dict[str, Listed]]:

@@ -16,7 +16,7 @@ from .head_fit import fit, suspicions, twin_of
 from .head_types import TypeChoice, encoded
 from .layer_keys import with_head
 from .model_parts import ModelParts, is_of_head, parts_of
-from .output_file import OutputFile, Progress, write
+from .output_file import OutputFile, Progress, check_output, write
 
 DEFAULT_TYPE = "q8_0"
 
@@ -71,11 +71,13 @@ def attach_head(
     new = list(_head_tensors(head, parts, choice))
     kept = list(trunk_tensors(target, parts))
     sources = [target] if source is None else [target, source]
+    n_bytes = sum(tensor.n_bytes for tensor in new)
+    check_output(output, [*target.paths, *head.files], n_bytes)
+    head.fetch()
     paths = write(output, entries, [*kept, *new], sources, progress, head.files)
     types: dict[str, int] = {}
     for tensor in new:
         types[tensor.format.name] = types.get(tensor.format.name, 0) + 1
-    n_bytes = sum(tensor.n_bytes for tensor in new)
     unused = choice.unused_rules([t.name for t in new], parts.n_trunk + len(head.blocks))
     return Attached(paths, len(head.blocks), len(new), n_bytes, types, doubts, unused)
 

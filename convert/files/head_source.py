@@ -16,7 +16,7 @@ from ...core.gguf.reader import GgufFile, open_gguf
 from ..checkpoint import ModelCheckpoint
 from ..checkpoint.byte_source import LocalSource
 from ..checkpoint.folder import Folder, read_checkpoint, read_json
-from ..checkpoint.repository import open_place, parse_repository
+from ..checkpoint.repository import open_repository, parse_repository
 from ..checkpoint.safetensors import read_tensors
 
 
@@ -36,7 +36,7 @@ def open_source(text: str, revision: str | None = None) -> Iterator[ModelCheckpo
                     f"{printable_path(path)}: no such file or folder (--from takes a checkpoint, "
                     "its repository owner/name, or a GGUF)"
                 )
-            yield stack.enter_context(read_checkpoint(open_place(text, revision)))
+            yield stack.enter_context(read_checkpoint(open_repository(text, revision)))
 
 
 class _UnmappedFolder(Folder):

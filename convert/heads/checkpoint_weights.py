@@ -80,8 +80,7 @@ class CheckpointWeights:
         tensor = self.tensors[name]
         if tensor.dtype in _FLOATS:
             return stored(tensor)
-        found = (name + "_scale_inv", name + "_scale", name.removesuffix("weight") + "scale")
-        scale = next((self.tensors[each] for each in found if each in self.tensors), None)
+        scale = self._scale_of(name)
         if scale is not None and is_fp4(tensor, scale):
             return fp4_values(tensor, scale)
         if not tensor.dtype.startswith("F8") or len(tensor.shape) != 2:
@@ -92,6 +91,15 @@ class CheckpointWeights:
                 f"({printable(name + '_scale_inv')}) are missing"
             )
         return self._scaled(tensor, scale)
+
+    def stored(self, name: str) -> list[StoredTensor]:
+        """What is read of the files for a tensor."""
+        scale = self._scale_of(name)
+        return [self.tensors[name], *([] if scale is None else [scale])]
+
+    def _scale_of(self, name: str) -> StoredTensor | None:
+        found = (name + "_scale_inv", name + "_scale", name.removesuffix("weight") + "scale")
+        return next((self.tensors[each] for each in found if each in self.tensors), None)
 
     def scale_block(self) -> tuple[int, int]:
         """Rows, and columns, that share a scale."""

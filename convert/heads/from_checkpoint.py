@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from ...core.errors import ModelError
 from ..checkpoint import ModelCheckpoint, StoredTensor
 from ..checkpoint.byte_source import LocalSource
+from ..checkpoint.repository import fetch_rows_ahead
 from .checkpoint_weights import CheckpointWeights
 from .family_table import BY_MODEL_TYPE, FAMILIES
 from .head_block import TargetStyle, read_block
@@ -64,6 +65,12 @@ def read_checkpoint_head(
         trunk=CheckpointTrunk(weights, family),
         layer_keys=family.layer_keys(weights.config, n_trunk, len(blocks)),
         files=tuple(checkpoint.place.paths()),
+        stored=tuple(
+            tensor
+            for block_names in found
+            for name in block_names.values()
+            for tensor in weights.stored(name)
+        ),
         remarks=tuple(dict.fromkeys(remarks)),
     )
 
@@ -152,6 +159,7 @@ class CheckpointTrunk:
             return None
         if len(tensor.shape) == 1:
             return tensor.floats() + np.float32(self.family.shifted_norms)
+        fetch_rows_ahead(tensor, wanted)
         return np.concatenate([tensor.floats(row, row + 1) for row in wanted])
 
     def _candidates(self, name: str) -> list[str]:

@@ -10,6 +10,7 @@ from msgspec import Struct, field
 
 from ...core.gguf.quants import BlockFormat
 from ...core.gguf.ranges import FileRange
+from ..checkpoint import StoredTensor
 from .lazy_values import Floats
 
 EH_PROJ = "nextn.eh_proj.weight"
@@ -44,6 +45,8 @@ class StoredHead(Struct, frozen=True):
     # Per key (without the architecture) what a per-layer array says of these blocks.
     layer_keys: Mapping[str, list[Any]] = field(default_factory=dict)
     tokens: Any = None  # the vocabulary of its file, to be compared
+    stored: tuple[StoredTensor, ...] = ()  # what of a checkpoint will be read
+    fetch: Callable[[], None] = lambda: None  # called before that is read
     files: tuple[Path, ...] = ()  # of a checkpoint, which must not be replaced
     remarks: tuple[str, ...] = ()  # what the user should know of how it was read
 

@@ -49,17 +49,16 @@ def open_anything(where: str, revision: str | None = None) -> OpenedGguf | Model
         return _open_place(Folder(path), path)
     if path.exists():
         return _open_file(path)
-    name = parse_repository(where, revision)
-    if name is None or _looks_like_a_path(where):
-        raise FileFormatError(f"{printable_path(where)}: no such file or folder")
-    repository = open_repository(name)
+    place, name = open_repository(where, revision), parse_repository(where, revision)
+    if isinstance(place, Folder):  # without a network
+        if name is not None and name.file:
+            return _open_file(place.path / name.file)
+        return _open_place(place, place.path)
+    assert isinstance(place, Repository), "it is one or the other"
+    assert name is not None, "it was opened"
     if name.file:
-        return open_remote_gguf(repository, name.file)
-    return _open_place(repository, None)
-
-
-def _looks_like_a_path(where: str) -> bool:
-    return where.endswith((".gguf", ".safetensors")) and where.count("/") < 2
+        return open_remote_gguf(place, name.file)
+    return _open_place(place, None)
 
 
 def _open_file(path: Path) -> OpenedGguf | ModelCheckpoint:

@@ -230,7 +230,7 @@ FAULTS: list[tuple[dict[str, Any], Callable[[Hub], object], str]] = [
     ({"status": 401}, quick, "owner/name: no such repository, or a private or gated one"),
     ({"status": 403}, quick, "access is denied .403.: a gated repository needs its terms"),
     ({"status": 404}, quick, "there is no such repository, revision or file"),
-    ({"status": 429}, quick, "too many requests .429.; try later, or set HF_TOKEN"),
+    ({"status": 429}, quick, "too many requests .429.; try later, or log in"),
     ({"status": 500}, quick, "the server failed .500."),
     ({"status": 418}, quick, "answered with status 418"),
     ({"listing": b"<html>"}, quick, "answer is not JSON"),
@@ -324,7 +324,7 @@ def test_offline_means_offline(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_what_is_neither(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(FileFormatError, match="nowhere: no such folder"):
+    with pytest.raises(FileFormatError, match="nowhere: no such file or folder"):
         open_place("nowhere")
     (tmp_path / "file").write_text("x")
     with pytest.raises(FileFormatError, match="is a file; give the folder"):

@@ -204,7 +204,7 @@ def test_what_is_no_target(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(b"GGUF")
     with pytest.raises(NextnError, match="2 GGUF files: give one of them"):
         open_target(str(tmp_path))
-    with pytest.raises(NextnError, match="no such folder"):
+    with pytest.raises(NextnError, match="no such file or folder"):
         open_target(str(tmp_path / "nothing"))
     with pytest.raises(NextnError):
         open_target(str(tmp_path / "a.gguf"))
