@@ -77,10 +77,11 @@ def imatrix(
     chunks = cut(words, read_tokenizer(path, text.ctx_size), text.ctx_size, text.chunks)
     with ended_in_order(), open_gguf(path) as file:
         check_output(target, file.paths, 0)
+        if text.process_output and "output.weight" not in file.tensors:
+            raise ConfigError(f"--process-output: {file.label} has no output matrix of its own")
         backend = observing_backend(named[1] or "cpu")
         with reading(output, "reading") as progress:
             squares = read_squares(file, backend, chunks, progress, with_output=text.process_output)
-        _check_output_matrix(squares, text, path)
         name = "built-in" if text.text is None else str(text.text)
         keys = importance_keys(len(chunks), text.ctx_size, name)
         paths = write(
@@ -92,11 +93,6 @@ def imatrix(
     what = f"{len(squares.sums)} tensors, {len(chunks)} chunks of {text.ctx_size} tokens, {seconds}"
     command = f"spec convert quantize {quoted(path)} --imatrix {quoted(files.out)} -o ..."
     finish(output, paths, what, command, as_json=place.json, chunks=len(chunks))
-
-
-def _check_output_matrix(squares: InputSquares, text: ImportanceText, path: Path) -> None:
-    if text.process_output and "output.weight" not in squares.sums:
-        raise ConfigError(f"--process-output: {path} has no output matrix of its own")
 
 
 def unread_experts(squares: InputSquares) -> list[str]:

@@ -51,25 +51,20 @@ class ObservedMatrix(ReferenceMatrix):
         squares: InputSquares,
     ) -> None:
         super().__init__(parts, device, dtype)
-        self._parts, self._device, self._dtype, self._squares = parts, device, dtype, squares
+        self._squares = squares
         shape = parts[0].tensor.shape
         self._n_matrices = shape[0] if len(shape) > 2 else 1
 
-    @staticmethod
-    def _joined(parts: Sequence[MatrixPart], device: torch.device, dtype: torch.dtype) -> Tensor:
-        return torch.empty(0)
-
     @property
-    def weight(self) -> Tensor:
-        return ReferenceMatrix._joined(self._parts, self._device, self._dtype)
+    def weight(self) -> Tensor:  # not kept
+        return self.unpacked(self._parts)
 
     @property
     def n_out(self) -> int:
         return sum(part.tensor.shape[-2] for part in self._parts)
 
     def of_expert(self, expert: int) -> Tensor:
-        parts = [_expert_of(part, expert) for part in self._parts]
-        return ReferenceMatrix._joined(parts, self._device, self._dtype)
+        return self.unpacked([_expert_of(part, expert) for part in self._parts])
 
     def of_heads(self, a: Tensor) -> Tensor:
         for head in range(a.shape[1]):

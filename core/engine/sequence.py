@@ -1,4 +1,5 @@
-"""One sequence: its parameters, its tokens so far, and its state."""
+"""One sequence: its parameters, its tokens so far, and its state; its rows of a step, and the
+contract of what accepts them."""
 
 from __future__ import annotations
 

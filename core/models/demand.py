@@ -24,12 +24,12 @@ class Demand(Struct, frozen=True):
 
     @classmethod
     def of(cls, model: Model, inventory: Inventory, backend: Backend) -> Self:
-        parts_of_all = inventory.matrices
-        stored = sum(part.tensor.n_bytes for parts in parts_of_all for part in parts)
+        matrices = inventory.matrices
+        stored = sum(part.tensor.n_bytes for parts in matrices for part in parts)
         planner = inventory.planner
         if planner is not None:
             return cls(model, planner.weight_bytes(), stored, planner)
-        matrix_bytes = sum(map(backend.matrix_bytes, parts_of_all))
+        matrix_bytes = sum(map(backend.matrix_bytes, matrices))
         return cls(model, matrix_bytes + inventory.vector_bytes, stored)
 
     def working(self, sizes: StateSizes, prompt_rows: int) -> Working:

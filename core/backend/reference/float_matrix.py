@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -17,18 +18,17 @@ class ReferenceMatrix:
     def __init__(
         self, parts: Sequence[MatrixPart], device: torch.device, dtype: torch.dtype
     ) -> None:
-        self._weight = self._joined(parts, device, dtype)
+        self._parts, self._device, self._dtype = parts, device, dtype
         biases = [_bias(part) for part in parts]
         has_bias = any(part.bias is not None for part in parts)
         self.bias = torch.cat(biases, dim=-1).to(device, dtype) if has_bias else None
 
-    @staticmethod
-    def _joined(parts: Sequence[MatrixPart], device: torch.device, dtype: torch.dtype) -> Tensor:
-        return torch.cat([_load(p).to(device, dtype) for p in parts], dim=-2)
-
-    @property
+    @cached_property
     def weight(self) -> Tensor:
-        return self._weight
+        return self.unpacked(self._parts)
+
+    def unpacked(self, parts: Sequence[MatrixPart]) -> Tensor:
+        return torch.cat([_load(p).to(self._device, self._dtype) for p in parts], dim=-2)
 
     def of_expert(self, expert: int) -> Tensor:
         return self.weight[expert]
