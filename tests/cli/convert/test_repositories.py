@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from support.checkpoints import build_checkpoint
-from support.hub import COMMIT, Hub, serve_hub
+from support.hub import COMMIT, Hub, hub_alone
 
 from nextn.cli.app import run
 from nextn.core.gguf.reader import open_gguf
@@ -37,12 +37,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def hub(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
-    with serve_hub() as made:
-        made.add_folder(folder)
-        monkeypatch.setenv("HF_ENDPOINT", made.endpoint)
-        monkeypatch.setenv("SPEC_CACHE_DIR", str(tmp_path / "cache"))
-        monkeypatch.delenv("HF_TOKEN", raising=False)
-        monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+    with hub_alone(folder, tmp_path, monkeypatch) as made:
         monkeypatch.chdir(tmp_path)
         yield made
 

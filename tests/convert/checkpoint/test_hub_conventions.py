@@ -9,9 +9,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from huggingface_hub import constants
 from safetensors.numpy import save_file
-from support.hub import COMMIT, Hub, serve_hub
+from support.hub import COMMIT, Hub, hub_alone
 
 from nextn.convert.checkpoint import ModelCheckpoint, RemoteError, open_checkpoint, open_place
 from nextn.convert.checkpoint.folder import Folder
@@ -39,14 +38,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def hub(files: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Hub]:
-    with serve_hub() as made:
-        made.add_folder(files)
-        monkeypatch.setenv("HF_ENDPOINT", made.endpoint)
-        monkeypatch.setenv("SPEC_CACHE_DIR", str(tmp_path / "cache"))
-        for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HF_HUB_OFFLINE"):
-            monkeypatch.delenv(name, raising=False)
-        monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
-        monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "token"))
+    with hub_alone(files, tmp_path, monkeypatch) as made:
         monkeypatch.chdir(tmp_path)
         yield made
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
-from support.hub import COMMIT, Hub, serve_hub
+from support.hub import COMMIT, Hub, hub_alone
 
 from nextn.convert.checkpoint import RemoteError, open_checkpoint, open_place
 from nextn.convert.checkpoint.folder import read_checkpoint
@@ -41,12 +41,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def hub(files: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Hub]:
-    with serve_hub() as made:
-        made.add_folder(files)
-        monkeypatch.setenv("HF_ENDPOINT", made.endpoint)
-        monkeypatch.setenv("SPEC_CACHE_DIR", str(tmp_path / "cache"))
-        monkeypatch.delenv("HF_TOKEN", raising=False)
-        monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+    with hub_alone(files, tmp_path, monkeypatch) as made:
         yield made
 
 

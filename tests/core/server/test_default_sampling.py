@@ -75,10 +75,10 @@ def test_only_where_the_operator_wants_it(server: Server) -> None:
 
 
 def test_the_tokenizer(server: Server) -> None:
-    told, tokenizer = server.get("/tokenizer_info"), server.runtime.tokenizer
-    assert told["vocab_size"] == tokenizer.n_vocab
-    assert told["chat_template"] == server.get("/props")["chat_template"]
-    assert told["eos_token"] == server.get("/props")["eos_token"] != ""
+    found, tokenizer = server.get("/tokenizer_info"), server.runtime.tokenizer
+    assert found["vocab_size"] == tokenizer.n_vocab
+    assert found["chat_template"] == server.get("/props")["chat_template"]
+    assert found["eos_token"] == server.get("/props")["eos_token"] != ""
     ids = server.post("/tokenize", content="a", add_special=True)["tokens"]
-    assert (ids[0] == tokenizer.bos_id) is told["add_bos_token"]
-    assert told["model_max_length"] == server.get("/v1/models")["data"][0]["max_model_len"]
+    assert (ids[0] == tokenizer.bos_id) is found["add_bos_token"]
+    assert found["model_max_length"] == server.get("/v1/models")["data"][0]["max_model_len"]

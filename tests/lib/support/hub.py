@@ -20,6 +20,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+import pytest
+from huggingface_hub import constants
+
 COMMIT = "5e1f" * 10
 
 
@@ -177,3 +180,17 @@ def serve_hub() -> Iterator[Hub]:
         for server in servers:
             server.shutdown()
             server.server_close()
+
+
+@contextmanager
+def hub_alone(folder: Path, place: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
+    """A hub with the files of `folder`, the only one there is; what is kept is below `place`."""
+    with serve_hub() as made:
+        made.add_folder(folder)
+        monkeypatch.setenv("HF_ENDPOINT", made.endpoint)
+        monkeypatch.setenv("SPEC_CACHE_DIR", str(place / "cache"))
+        for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HF_HUB_OFFLINE"):
+            monkeypatch.delenv(name, raising=False)
+        monkeypatch.setattr(constants, "HF_HUB_CACHE", str(place / "hub"))
+        monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(place / "token"))
+        yield made

@@ -62,7 +62,7 @@ class LocalReplicas(ReplicaSet):
             load.end(request)
 
     def note_silence(self, *indices: int) -> None:
-        """Called in the loop: nothing has been heard of these for long."""
+        """Called in the loop: these have sent no beat for longer than `SILENT_S`."""
         self.now += SILENT_S + 1
         self.silent = set(indices)
         self.ready -= self.silent
