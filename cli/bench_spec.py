@@ -6,6 +6,7 @@ from contextlib import ExitStack
 
 import typer
 
+from .adapter_options import AdapterOptions
 from .bench_local import LocalBench
 from .bench_options import (
     GateOptions,
@@ -39,6 +40,7 @@ from .usage import flag_errors
 @takes_flags
 def bench_spec(  # noqa: PLR0913 - a group of flags each
     models: ModelOptions,
+    adapters: AdapterOptions,
     place: PlaceOptions,
     work: PromptSetOptions,
     versus: VersusOptions,
@@ -78,7 +80,9 @@ def bench_spec(  # noqa: PLR0913 - a group of flags each
             deliver(report, results, output)
         model = choose_model(models, output)
         print_choice(models, model, output)
-        runtime = ends.enter_context(open_runtime(model, place, output, wanted, versus.drafts))
+        runtime = ends.enter_context(
+            open_runtime(model, place, output, wanted, versus.drafts, lora=adapters.files())
+        )
         prompts = pick_prompts(
             given, work, lambda: not is_bundled(model) and PromptRenderer(runtime).has_template
         )

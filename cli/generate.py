@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import typer
 
+from .adapter_options import AdapterOptions
 from .auditing import fail_if_different
 from .console import READING, Console
 from .conversation import has_conversations, read_chat, start_renderer
@@ -60,6 +61,7 @@ def generate(  # noqa: PLR0913 - groups of flags
     images: ImageOptions,
     models: ModelOptions,
     projector: ProjectorOptions,
+    adapters: AdapterOptions,
     place: PlaceOptions,
     texts: TextOptions,
     chats: ChatOptions,
@@ -98,13 +100,15 @@ def generate(  # noqa: PLR0913 - groups of flags
     if images.image or is_interactive:
         projector = projector.beside(model, output)
     pictures = images.read(projector)
-    drafts = choose_drafts(spec, models, output)
+    drafts, lora = choose_drafts(spec, models, output), adapters.files()
     print_choice(models, model, output)
     remark_on_flags(results, speculation, output)
     if setup is not None:
         start_renderer()
 
-    with open_runtime(model, place, output, speculation, drafts, projector, changes) as runtime:
+    with open_runtime(
+        model, place, output, speculation, drafts, projector, changes, lora
+    ) as runtime:
         params = with_file_defaults(params, runtime)
         conversation = None if setup is None else setup.start(runtime)
         printer = make_printer(results, output, runtime, model, conversation)

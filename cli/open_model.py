@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ..core.gguf.overrides import Scalar
+    from ..core.models.adapters import AdapterPath
     from ..core.runtime import Runtime
     from ..core.speculation.options import SpecOptions
     from .image_options import ProjectorOptions
@@ -104,6 +105,7 @@ def open_runtime(
     drafts: Sequence[Path] | None = None,
     projector: ProjectorOptions | None = None,
     overrides: Mapping[str, Scalar] | None = None,
+    lora: Sequence[AdapterPath] = (),
 ) -> Runtime:
     from .. import core
 
@@ -124,6 +126,7 @@ def open_runtime(
             draft=drafts,
             progress=output.progress,
             overrides=overrides or {},
+            lora=lora,
             **({} if projector is None else projector.given),
         )
     for line in model_lines(runtime) if output.verbose else ():  # they take time to make

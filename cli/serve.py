@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import typer
 
+from .adapter_options import ServedAdapterOptions
 from .console import Console
 from .flags import given_flags, given_values, running_command, takes_flags
 from .image_options import ProjectorOptions
@@ -48,6 +49,7 @@ _JOIN_S = 0.5  # for the engine's thread to end
 def serve(  # noqa: PLR0913 - groups of flags
     models: ModelOptions,
     projector: ProjectorOptions,
+    adapters: ServedAdapterOptions,
     place: PlaceOptions,
     listen: ListenOptions,
     limits: LimitOptions,
@@ -73,8 +75,8 @@ def serve(  # noqa: PLR0913 - groups of flags
     output = log.console(voice)
     show_log(output)
     flags = ServeFlags(
-        models, projector, place, listen, limits, cache, templates, vectors, sampling, spec,
-        control, rules, overrides, log, given_flags(), voice.verbose,
+        models, projector, adapters, place, listen, limits, cache, templates, vectors, sampling,
+        spec, control, rules, overrides, log, given_flags(), voice.verbose,
     )  # fmt: skip
     settings = flags.settings()
     if router.is_used:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from .adapter_options import ServedAdapterOptions
 from .console import Console
 from .conversation import read_switches, read_template
 from .flags import Values, fill
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 class ServeFlags:
     models: ModelOptions
     projector: ProjectorOptions
+    adapters: ServedAdapterOptions
     place: PlaceOptions
     listen: ListenOptions
     limits: LimitOptions
@@ -58,6 +60,7 @@ class ServeFlags:
         return cls(
             fill(ModelOptions, values),
             fill(ProjectorOptions, values),
+            fill(ServedAdapterOptions, values),
             fill(PlaceOptions, values),
             fill(ListenOptions, values),
             fill(LimitOptions, values),
@@ -105,6 +108,7 @@ class ServeFlags:
             model, share_context(self.place, self.listen), speculation, drafts,
             self.listen.parallel, self.cache.room, read_template(self.templates),
             self.templates.chat_template, self.given, projector, self.overrides.values(),
+            tuple(self.adapters.files()),
         )  # fmt: skip
         return found, replace(settings, writes_text=is_bundled(model))
 

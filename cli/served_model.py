@@ -35,6 +35,7 @@ class ServedModel(Struct, frozen=True):
     flags: frozenset[str] = frozenset()  # given on the command line
     projector: ProjectorOptions | None = None
     overrides: dict[str, bool | int | float | str] = {}
+    lora: tuple[tuple[Path, float], ...] = ()  # files of adapters with their scales
 
     def load(self, output: Console) -> Loaded:
         from ..core.server.loading import prepare
@@ -47,6 +48,7 @@ class ServedModel(Struct, frozen=True):
             self.drafts,
             self.projector,
             self.overrides,
+            self.lora,
         )
         with flag_errors(), output.cleared():  # memory, or a drafter: flags chose it
             template = self._template(runtime)

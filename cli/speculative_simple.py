@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from .adapter_options import AdapterOptions
 from .console import READING, Console
 from .flags import flag, flag_group, takes_flags
 from .generate_params import build_params, with_file_defaults
@@ -43,9 +44,10 @@ class LoopOptions:
 
 
 @takes_flags
-def speculative_simple(
+def speculative_simple(  # noqa: PLR0913 - groups of flags
     prompts: PromptOptions,
     models: ModelOptions,
+    adapters: AdapterOptions,
     place: PlaceOptions,
     texts: LoopOptions,
     sampling: SamplingOptions,
@@ -67,7 +69,10 @@ def speculative_simple(
     if texts.color and not output.has_colours:
         output.remark("--color shows nothing here: stdout is no terminal with colours")
     print_choice(models, model, output)
-    with open_runtime(model, place, output, speculation, drafts, overrides=changes) as runtime:
+    lora = adapters.files()
+    with open_runtime(
+        model, place, output, speculation, drafts, overrides=changes, lora=lora
+    ) as runtime:
         params = with_file_defaults(params, runtime)
         prompt = runtime.tokenizer.encode(text)
         loop = make_loop(runtime, output)

@@ -38,6 +38,7 @@ class GenerateParams(Struct, frozen=True):
     with_rejected: bool = False  # events list the draft tokens that were rejected
     owner: str = ""  # n-grams of one owner are not drafted for another
     reuse: bool = True  # start from the prefix cache
+    adapters: tuple[float, ...] | None = None  # scales of LoRA adapters; None: those of the model
     spec: RequestSpec = BY_DEFAULT  # the choice among the speculators that are loaded
     thinking_spec: RequestSpec | None = None  # the same during thinking; None: as `spec`
 

@@ -25,6 +25,7 @@ from .gguf.overrides import Scalar, with_overrides
 from .gguf.reader import GgufFile, open_gguf
 from .model_names import find_model
 from .models import build_model
+from .models.adapters import AdapterPath, AdapterSet
 from .models.demand import Demand
 from .models.model import Model
 from .ranks.backend import RankedBackend
@@ -58,6 +59,7 @@ def load_runtime(  # noqa: PLR0913 - keyword options of the user
     image_min_tokens: int | None = None,
     image_max_tokens: int | None = None,
     overrides: Mapping[str, Scalar] = MappingProxyType({}),
+    lora: str | Path | Iterable[AdapterPath] = (),
 ) -> Runtime:
     """Return a runtime of a GGUF file, checked and loaded. `core.load`.
 
@@ -69,11 +71,12 @@ def load_runtime(  # noqa: PLR0913 - keyword options of the user
     each kind (None: networks beside the model's file; an empty list: none): none changes the text.
     `mmproj` is the file with the vision tower of a model that has one; an image then takes
     `image_min_tokens` to `image_max_tokens` of the context. `overrides`: values of the file's keys
-    in place of its own.
+    in place of its own. `lora`: files of LoRA adapters, each alone or with its scale, a pair.
     """
     vision = check_mmproj(mmproj, image_min_tokens, image_max_tokens)
     drafts = [draft] if isinstance(draft, str | Path) else None if draft is None else list(draft)
     path, spec = find_model(path), spec or BY_DEFAULT
+    lora = [lora] if isinstance(lora, str | Path) else list(lora)
     start = time.perf_counter()
     kv_types = KvTypes.parse(cache_type_k, cache_type_v)
     devices = each_device(device)
@@ -83,7 +86,7 @@ def load_runtime(  # noqa: PLR0913 - keyword options of the user
             backend.report = progress
         try:
             file = with_overrides(open_gguf(path), overrides)
-            return _load(file, backend, n_ctx, spec, drafts, vision, threads)
+            return _load(file, backend, n_ctx, spec, drafts, vision, threads, lora)
         except BaseException:
             backend.close()
             raise
@@ -112,15 +115,22 @@ def _load(
     drafts: list[str | Path] | None,
     vision: MmprojOptions | None,
     threads: int | None,
+    lora: list[AdapterPath],
 ) -> Runtime:
     check_vocabulary(file)
+    adapters = AdapterSet.open(lora, file)
+    if adapters is not None and not backend.runs_adapters:
+        raise ConfigError(
+            f"--device {backend.name} does not run LoRA adapters; use --device cpu, or merge them "
+            "into the model"
+        )
     encoder = None
     if vision is not None:  # first, so that what is left of the memory is the model's
         from .vision.load_images import load_images
 
         encoder = load_images(vision, file, backend, threads)
     try:
-        runtime = _load_model(file, backend, n_ctx, spec, drafts)
+        runtime = _load_model(file, backend, n_ctx, spec, drafts, adapters)
     except BaseException:
         if encoder is not None:
             encoder.close()
@@ -137,6 +147,7 @@ def _load_model(
     n_ctx: int | None,
     spec: SpecOptions,
     drafts: list[str | Path] | None,
+    adapters: AdapterSet | None,
 ) -> Runtime:
     tokenizer = load_tokenizer(file.metadata)
     draft_files = open_drafts(drafts, spec, file)
@@ -145,7 +156,9 @@ def _load_model(
     first = [each for each in draft_files if spec.draft_first or not each.is_companion]
     reserve = sum(each.file.n_bytes for each in first)
     demands: list[Demand] = []
-    model, length = _build(file, backend, n_ctx, demands, with_nextn=with_nextn, reserve=reserve)
+    model, length = _build(
+        file, backend, n_ctx, demands, adapters, with_nextn=with_nextn, reserve=reserve
+    )
     target = LoadedModel(file, model, tokenizer)
     used, drafter = load_drafts_beside(draft_files, target, backend, spec, length, demands)
 
@@ -161,7 +174,7 @@ def _load_model(
         elif any(each.is_companion for each in used):
             for each in used:
                 leave_out(each, error)
-            return _load_model(file, backend, n_ctx, spec, [])
+            return _load_model(file, backend, n_ctx, spec, [], adapters)
         else:
             raise
     runtime.draft_files = tuple(used)
@@ -177,6 +190,7 @@ def _build(
     backend: Backend,
     n_ctx: int | None,
     demands: list[Demand],
+    adapters: AdapterSet | None,
     *,
     with_nextn: bool,
     reserve: int,
@@ -212,4 +226,5 @@ def _build(
                 raise OneIsTooSmallError(error, 1 + others) from None
             raise
 
-    return build_model(file, backend, check, with_nextn=with_nextn), length
+    model = build_model(file, backend, check, with_nextn=with_nextn, adapters=adapters)
+    return model, length

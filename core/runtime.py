@@ -14,7 +14,8 @@ from msgspec.structs import replace
 from .backend.interface import Backend, Taps
 from .backend.layers import Floats
 from .engine.config import EngineConfig
-from .engine.engine import Engine, check_images, check_length, check_prompt
+from .engine.engine import Engine
+from .engine.prompt_checks import check_images, check_length, check_prompt
 from .engine.sequence import RowObserver, Sequence
 from .engine.sequence_reader import SequenceReader
 from .errors import ConfigError, NextnError

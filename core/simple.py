@@ -27,6 +27,7 @@ from typing import Final
 from .backend.interface import Backend, HostOutput
 from .backend.step import Step
 from .generation import TARGET
+from .models.adapters import scales_of
 from .models.model import Model
 from .sampling.sampler import Sampler
 from .speculation.draft import Draft, DraftRequest
@@ -50,8 +51,10 @@ class SimpleLoop:
         sizes = StateSizes(n_ctx)
         reruns_last = any(speculator.reruns_last for speculator in speculators)
         self.store = StateStore(
-            backend, model.state_shape, sizes, chunk=PROMPT_ROWS, reruns_last=reruns_last
-        )
+            backend, model.state_shape, sizes, chunk=PROMPT_ROWS, reruns_last=reruns_last,
+            n_adapters=len(model.adapters or ()),
+        )  # fmt: skip
+        self._scales = scales_of(model.adapters)
         self._rows = StateRows(self.store, max(PROMPT_ROWS, WINDOW))
         for speculator in speculators:
             speculator.attach(self.store)
@@ -68,7 +71,8 @@ class SimpleLoop:
         """Yield tokens and their sources: `n_predict`, or fewer if one of `ends` is written."""
         text = list(prompt)
         full = len(text) + n_predict
-        state = self.store.open(prompt, max_cells=full - 1)  # the last token is never read
+        # The last token is never read.
+        state = self.store.open(prompt, max_cells=full - 1, scales=self._scales)
         assert state is not None, "there is room for one sequence"
         sampler.begin(prompt)
         try:

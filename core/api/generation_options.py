@@ -54,6 +54,7 @@ class GenerationOptions(TypedDict, total=False):
     json_schema: str | None  # JSON text
     logprobs: int | None  # alternatives for each token; 0: only its own
     ignore_eos: bool
+    lora: Iterable[float] | None  # a scale for each adapter that is loaded
     speculation: (
         str | Iterable[str] | None
     )  # drafters: "ngram-mod,mtp", "none"; all that are loaded
@@ -76,12 +77,13 @@ def params_of(options: Mapping[str, Any], recommended: Mapping[str, Any]) -> Gen
         sampling["seed"] = secrets.randbits(32)
     if "logit_bias" in sampling:
         sampling["logit_bias"] = logit_biases(sampling["logit_bias"])
-    stop = options.get("stop") or ()
+    stop, scales = options.get("stop") or (), options.get("lora")
     try:
         return GenerateParams(
             sampling=SamplingParams(**sampling),
             stop=(stop,) if isinstance(stop, str) else tuple(stop),
             spec=_request_spec(options),
+            adapters=None if scales is None else tuple(scales),
             **{name: options[name] for name in _PLAIN if name in options},
         )
     except ConfigError as error:

@@ -33,8 +33,8 @@ def load(
     It changes no text. Options: n_ctx, threads, cache_type_k, cache_type_v, repack_cache, draft
     (one file of a draft model or network, or several), mmproj (the model's mmproj file),
     image_min_tokens and image_max_tokens (of the context, for an image), overrides (values of the
-    file's keys in place of its own), progress (called with a stage and the fraction of it that is
-    done).
+    file's keys in place of its own), lora (files of LoRA adapters, each alone or in a pair with its
+    scale), progress (called with a stage and the fraction of it that is done).
     """
     from ..speculation.options import SpecOptions, parse_types
 

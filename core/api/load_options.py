@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TypedDict
 
@@ -19,3 +19,4 @@ class LoadOptions(TypedDict, total=False):
     image_min_tokens: int | None  # of the context, for an image
     image_max_tokens: int | None
     overrides: Mapping[str, bool | int | float | str]  # of keys of the file, for this load
+    lora: str | Path | Iterable[str | Path | tuple[str | Path, float]]  # adapters, with scales

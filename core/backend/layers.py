@@ -17,7 +17,9 @@ from numpy.typing import NDArray
 
 from ..errors import ConfigError
 from ..gguf.printable import printable
+from ..gguf.quants import find_format
 from ..gguf.reader import Tensor
+from .low_rank import LowRank
 
 Matrix = Any  # one or several weight matrices, prepared by `Backend.matrix`
 Vector = Any  # a small float32 array, prepared by `Backend.vector`
@@ -31,6 +33,12 @@ class MatrixPart(Struct, frozen=True):
     bias: Floats | None = None  # (n_out,) or (n_expert, n_out)
     scale: Floats | None = None  # (1,) or (n_expert,): multiplies the product (NVFP4)
     row_order: NDArray[np.intp] | None = None  # row i of the matrix is row row_order[i] of the file
+    low_rank: LowRank | None = None  # its b has the rows of the file as well
+
+
+def float_part(name: str, values: Floats) -> MatrixPart:
+    data = np.ascontiguousarray(values, np.float32).view(np.uint8).reshape(-1)
+    return MatrixPart(Tensor(name, values.shape, find_format("F32"), data))
 
 
 class Norm(Struct, frozen=True):

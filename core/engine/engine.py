@@ -8,11 +8,13 @@ from collections.abc import Sequence as Tokens
 from itertools import count
 from weakref import WeakMethod
 
+from msgspec.structs import replace
+
 from ..backend.interface import Backend, HostOutput
 from ..backend.interface.device_loop import DeviceLoopPlan
 from ..errors import ConfigError
 from ..generation import CANCELLED, ERROR, Event, GenerateParams
-from ..models.hparams import Hparams
+from ..models.adapters import scales_of
 from ..models.model import Model
 from ..sampling.relaxed import Phase
 from ..sampling.sampler import Sampler
@@ -34,6 +36,7 @@ from ..tokenizer.thinking import find_thinking_marks
 from . import saving
 from .config import EngineConfig
 from .device_rounds import DeviceRounds
+from .prompt_checks import check_images, check_prompt
 from .samplers import SamplerMaker
 from .scheduler import Scheduler
 from .sequence import Sequence, SequenceRows, Verifier
@@ -64,6 +67,7 @@ class Engine:
             chunk=config.chunk,
             batch_invariant=config.batch_invariant,
             reruns_last=drafter is not None and drafter.reruns_last,
+            n_adapters=len(model.adapters or ()),
         )
         self.phase_times = PhaseTimes()
         self._drafting = SpeculatorHost(drafter, self.store)
@@ -206,16 +210,19 @@ class Engine:
             raise ConfigError(f"sequence {sequence.id} has ended: nothing is left to save")
         state = sequence.state
         if state is None or not state.n_cells:
-            return sequence.saved or saving.take(self._origin, sequence, {}, {})
+            return sequence.saved or saving.take(self._origin_of(sequence.scales), sequence, {}, {})
         blobs = self._drafting.save(sequence)
-        return saving.take(self._origin, sequence, self.store.save(state), blobs)
+        origin = self._origin_of(sequence.scales)
+        return saving.take(origin, sequence, self.store.save(state), blobs)
 
     def restore(self, snapshot: SequenceSnapshot, params: GenerateParams | None = None) -> Sequence:
         """Queue a saved sequence, with its own parameters or others."""
-        saving.check(self._origin, snapshot, self.store, self._n_vocab)
         request = saving.SavedRequest.read(snapshot)
+        params = params or request.params
+        origin = self._origin_of(scales_of(self._model.adapters, params.adapters))
+        saving.check(origin, snapshot, self.store, self._n_vocab)
         prompt = self._checked(saving.prompt_of(snapshot))
-        sequence = self._new_sequence(prompt, params or request.params, request.index)
+        sequence = self._new_sequence(prompt, params, request.index)
         sequence.replay_tokens(snapshot.tokens[snapshot.n_prompt :].tolist())
         sequence.sampler.load(snapshot.blobs.get(saving.SAMPLER, b""))
         if sequence.n_missing < 1:
@@ -227,25 +234,35 @@ class Engine:
         self._queue(sequence)
         return sequence
 
-    def save_prefix(self, tokens: Tokens[int]) -> PrefixExport | None:
-        """What a finished sequence of these tokens left in the prefix cache; None if nothing."""
+    def save_prefix(
+        self, tokens: Tokens[int], scales: tuple[float, ...] = ()
+    ) -> PrefixExport | None:
+        """What a finished sequence of these tokens left in the prefix cache; None if nothing.
+        `scales`: see `Sequence`."""
         self._recover()
-        found = export_prefix(self._origin, self.store, tokens)
+        found = export_prefix(self._origin_of(scales), self.store, tokens, scales)
         if found is not None:
             add_drafter_blobs(found.last, self._drafting.save_prefix(tokens[: found.last.n_cells]))
         return found
 
     def load_prefix(self, given: PrefixExport) -> int:
-        """Put that into the prefix cache; return of how many tokens it is there."""
+        """Put that into the prefix cache; return of how many tokens it is there. It was made
+        without adapters, or with scales as they are now."""
         self._recover()
-        n = import_prefix(self._origin, self.store, given, self._n_vocab)
+        scales = self.scales_of(given)
+        n = import_prefix(self._origin_of(scales), self.store, given, self._n_vocab, scales)
         self._drafting.load_prefix(given.last.tokens[:n].tolist(), drafter_blobs_of(given.last))
         return n
 
-    def forget_prefix(self, tokens: Tokens[int]) -> None:
+    def scales_of(self, given: PrefixExport) -> tuple[float, ...]:
+        """The scales of adapters with which a saved sequence was made, if they are known."""
+        scales = scales_of(self._model.adapters)
+        return scales if given.last.model == self._origin_of(scales).model else ()
+
+    def forget_prefix(self, tokens: Tokens[int], scales: tuple[float, ...] = ()) -> None:
         """Drop a finished sequence from the prefix cache, but for what others share with it."""
         self._recover()
-        self.store.prefixes.forget(tokens)
+        self.store.forget_prefix(tokens, scales)
         self._drafting.forget_prefix(tokens)
 
     def forget(self) -> None:
@@ -291,12 +308,20 @@ class Engine:
             sampler=sampler,
             verifier=verifier,
         )
+        sequence.scales = scales_of(self._model.adapters, params.adapters)
         if params.thinking_spec is not None:
             sequence.track_thinking(self._thoughts())
         if verifier.picks_every_row(sampler):
             sequence.request = sampler.request
         sequence.stats.accept_mode = verifier.mode
         return sequence
+
+    def _origin_of(self, scales: tuple[float, ...]) -> Origin:
+        """Of sequences that follow adapters by these scales."""
+        adapters = self._model.adapters
+        if adapters is None or not scales:
+            return self._origin
+        return replace(self._origin, model=f"{self._origin.model}+{adapters.fingerprint(scales)}")
 
     def _checked(self, prompt: ModelPrompt) -> ModelPrompt:
         check_prompt(prompt, self._hparams, self.config.sizes.n_ctx)
@@ -399,77 +424,3 @@ class Engine:
         if not self.config.batch_invariant:
             n_cells = min(n_cells, sequence.n_prompt) // self.config.chunk * self.config.chunk
         return sequence.tokens[:n_cells]
-
-
-def check_tokens(tokens: Tokens[int], n_vocab: int, first: int = 0) -> None:
-    """`first`: the place of the first one."""
-    if not len(tokens):
-        raise ConfigError("the prompt is empty, and this model has no token to begin with")
-    for i, token in enumerate(tokens, first):
-        if not 0 <= token < n_vocab:
-            raise ConfigError(
-                f"token id {token} at place {i} is outside the vocabulary of {n_vocab}"
-            )
-
-
-def check_prompt(prompt: Tokens[int] | ModelPrompt, h: Hparams, n_ctx: int) -> None:
-    given = prompt if isinstance(prompt, ModelPrompt) else ModelPrompt(list(prompt))
-    if given.runs:
-        given.check_rows(h.row_width)
-    for first, tokens in given.texts() if given.runs else [(0, given.tokens)]:
-        check_tokens(tokens, h.n_vocab, first)
-    check_length(len(prompt), n_ctx)
-
-
-def check_length(n_tokens: int, n_ctx: int) -> None:
-    if n_tokens >= n_ctx:
-        raise ConfigError(
-            f"the prompt has {n_tokens} tokens, which exceeds the available context size "
-            f"of {n_ctx}; shorten it or give a larger -c"
-        )
-
-
-def check_images(prompt: ModelPrompt, model: Model, backend: Backend, chunk: int) -> None:
-    """ConfigError for rows that the model or its backend cannot place, and for those of an image
-    that have to be in one step, which has `chunk` rows."""
-    check_axes(prompt, model, backend)
-    for run in prompt.runs:
-        if not run.bidirectional:
-            continue
-        if not model.is_bidirectional:
-            raise ConfigError(
-                f"the rows at place {run.first} of the prompt see each other, which this model has "
-                "no layer for: give them as an array"
-            )
-        if not backend.looks_ahead:
-            raise ConfigError(
-                f"--device {backend.name} has no attention in both directions, which images of "
-                "this model need; use --device cpu"
-            )
-        if len(run.rows) > chunk:
-            raise ConfigError(
-                f"the image at place {run.first} of the prompt has {len(run.rows)} rows, and this "
-                f"model reads those of an image in one step, of {chunk} at most: give "
-                "--image-max-tokens"
-            )
-
-
-def check_axes(prompt: ModelPrompt, model: Model, backend: Backend) -> None:
-    """ConfigError for positions that the model or its backend does not know."""
-    if prompt.runs and model.hparams.n_deepstack and not backend.runs_towers:
-        raise ConfigError(
-            f"--device {backend.name} does not add rows behind layers, which images of this model "
-            "have; use --device cpu"
-        )
-    if not prompt.has_axes:
-        return
-    if not model.has_axes:
-        raise ConfigError(
-            "the prompt has rows with positions in height and width, and this model's rope has one "
-            "position for each row: give them without"
-        )
-    if not backend.turns_by_axes:
-        raise ConfigError(
-            f"--device {backend.name} does not know positions in height and width, which images of "
-            "this model have; use --device cpu"
-        )

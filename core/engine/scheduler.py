@@ -90,7 +90,7 @@ class Scheduler:
             state = other.state
             if state is None or not state.n_reused < place < len(sequence.tokens):
                 continue
-            if sequence.tokens[:place] == other.tokens[:place]:
+            if sequence.scales == other.scales and sequence.tokens[:place] == other.tokens[:place]:
                 return True
         return False
 
@@ -98,9 +98,11 @@ class Scheduler:
         # The last token of a sequence is never run.
         max_cells = max(sequence.max_len - 1, 1)
         if sequence.saved is None:
-            return self._store.open(sequence.tokens, max_cells, reuse=sequence.params.reuse)
+            return self._store.open(
+                sequence.tokens, max_cells, reuse=sequence.params.reuse, scales=sequence.scales
+            )
         saved = sequence.saved
-        state = self._store.open_image(saved.image, saved.n_cells, max_cells)
+        state = self._store.open_image(saved.image, saved.n_cells, max_cells, sequence.scales)
         if state is not None:
             state.n_pending_accepted = saved.n_pending_accepted
         return state

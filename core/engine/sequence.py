@@ -61,6 +61,7 @@ class Sequence:
         verifier: Verifier,
     ) -> None:
         self.id, self.params, self.sampler, self.verifier = id, params, sampler, verifier
+        self.scales: tuple[float, ...] = ()  # of LoRA adapters; empty: it follows none
         self.tokens = list(prompt.tokens)  # prompt and text
         # Those of them that the vocabulary knows; the same object if there are no others.
         self.real_tokens = prompt.real_tokens() if prompt.runs else self.tokens

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from ..backend.interface import Backend, HostOutput, StateRoom, Taps
 from ..backend.layers import Floats
 from ..backend.step import Step, StepPart, build_step
+from ..models.adapters import scales_of
 from ..models.model import Model
 from ..state.embedded_rows import ModelPrompt
 from ..state.sizes import PAGE_LEN
@@ -36,8 +37,15 @@ class SequenceReader:
         self._pages, self._n_rows = range(-(-n_tokens // PAGE_LEN)), min(n_rows, n_tokens)
         # Of any length, so that one page table for all layers will do.
         shape = model.state_shape.without_windows()
-        room = StateRoom(n_pages=len(self._pages), page_len=PAGE_LEN, n_slots=1, window=1)
+        room = StateRoom(
+            n_pages=len(self._pages),
+            page_len=PAGE_LEN,
+            n_slots=1,
+            window=1,
+            n_adapters=len(model.adapters or ()),
+        )
         state = backend.new_state(shape, room)
+        self._adapters, self._state = model.adapters, state
         self._width = model.hparams.row_width
         self._run = backend.compile(model.forward, state, max_rows=self._n_rows, taps=taps)
 
@@ -55,6 +63,8 @@ class SequenceReader:
 
         Rows before `first_row` have no logits, but for the last one of a piece of such rows.
         """
+        if self._adapters is not None:
+            self._state.adapter_scales.set(0, scales_of(self._adapters))
         for first, end in self._pieces(token_ids):
             tokens = token_ids[first:end]
             # After the first piece one accepted row is pending.

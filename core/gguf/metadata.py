@@ -30,7 +30,7 @@ class Required(Enum):
 
 REQUIRED: Final = Required.REQUIRED
 
-_ABSOLUTE = ("general.", "tokenizer.", "split.")
+_ABSOLUTE = ("general.", "tokenizer.", "split.", "adapter.")
 
 
 class Metadata(Mapping[str, Value]):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from msgspec import Struct
 
 from ..errors import ModelError
+from .adapters import AdaptingPreparer
 from .drafters import NETWORKS
 from .drafters.foreign_names import is_draft_dialect
 
@@ -16,12 +17,13 @@ if TYPE_CHECKING:
     from ..backend.interface import Backend
     from ..backend.layers import StateShape
     from ..gguf.reader import GgufFile
+    from .adapters import AdapterSet
     from .demand import Demand
     from .drafters.network import DraftNetwork
     from .hparams import Hparams
     from .layout import Layout
     from .model import Model, Share
-    from .model_weights import Inventory, Weights
+    from .model_weights import Inventory, Preparer, Weights
 
 ARCHITECTURES = {
     "bailingmoe2": "bailingmoe2:BailingMoe2",
@@ -77,24 +79,31 @@ def build_model(
     check: Callable[[Demand], None] | None = None,
     *,
     with_nextn: bool = True,
+    adapters: AdapterSet | None = None,
 ) -> Model:
     """Check the whole file against its architecture, then hand every tensor to the backend.
 
-    `check` is called in between with what the model will take, and may refuse it.
+    `check` is called in between with what the model will take, and may refuse it. `adapters`: what
+    is added to its products.
     """
     backend.begin_file(file)
     planner = backend.planner() if check is not None else None
-    survey = survey_model(file, with_nextn=with_nextn, planner=planner)
+    survey = survey_model(file, with_nextn=with_nextn, planner=planner, adapters=adapters)
     survey.weights.check()
     if check is not None:
         from .demand import Demand
 
         check(Demand.of(survey.model, survey.inventory, backend))
-    return prepare_model(survey, file, backend, with_nextn=with_nextn)
+    return prepare_model(survey, file, backend, with_nextn=with_nextn, adapters=adapters)
 
 
 def prepare_model(
-    survey: Survey, file: GgufFile, backend: Backend, *, with_nextn: bool = True
+    survey: Survey,
+    file: GgufFile,
+    backend: Backend,
+    *,
+    with_nextn: bool = True,
+    adapters: AdapterSet | None = None,
 ) -> Model:
     """What was surveyed, with its weights."""
     from .model_weights import Reporting, Weights
@@ -102,8 +111,12 @@ def prepare_model(
     empty, matrices = survey.model, survey.inventory.matrices
     backend.begin_file(file)
     backend.expect(file, matrices)
-    reporting = Weights(file, Reporting(backend, matrices))
-    model = type(empty)(empty.hparams, reporting, with_nextn=with_nextn, share=empty.share)
+    preparer: Preparer = Reporting(backend, matrices)
+    if adapters is not None:
+        preparer = AdaptingPreparer(preparer, adapters)
+    weights = Weights(file, preparer)
+    model = type(empty)(empty.hparams, weights, with_nextn=with_nextn, share=empty.share)
+    model.adapters = adapters
     backend.weights_ready(file)
     return model
 
@@ -122,17 +135,22 @@ def survey_model(
     with_nextn: bool = True,
     share: Share | None = None,
     planner: Backend | None = None,
+    adapters: AdapterSet | None = None,
 ) -> Survey:
     """`share`: of one rank only; what is not in it counts as missing nowhere. `planner`: what it is
-    built on instead of nothing."""
+    built on instead of nothing. `adapters`: of which every tensor has to be one that can be added
+    to."""
     from .hparams import Hparams
     from .model_weights import Inventory, Weights
 
     model_class = _find_class(file)
     _refuse_head_only(file)
     inventory = Inventory(planner)
-    weights = Weights(file, inventory)
+    adapting = None if adapters is None else AdaptingPreparer(inventory, adapters)
+    weights = Weights(file, adapting or inventory)
     model = model_class(Hparams.from_gguf(file), weights, with_nextn=with_nextn, share=share)
+    if adapting is not None:
+        adapting.check_used(file, model.hparams.n_layers)
     return Survey(model, inventory, weights)
 
 

@@ -17,9 +17,9 @@ from ..backend.layers import (
     Matrix,
     RopePairs,
     RotaryPositions,
+    float_part,
 )
 from ..errors import ModelError
-from .model_weights import float_part
 from .rope import build_rope, yarn_magnitude
 
 if TYPE_CHECKING:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from ..backend.layers import Matrix, Norm
     from ..backend.step import Step
     from ..gguf.reader import GgufFile
+    from .adapters import AdapterSet
     from .drafters.network import DraftNetwork
     from .hparams import Hparams
     from .model_weights import Weights
@@ -58,6 +59,7 @@ class Model(ABC):
     is_bidirectional: bool = False  # in some layers, rows of an image see each other
     head_norm_centred: ClassVar[bool] = False  # the last norm of MTP heads is a LayerNorm
     logit_cap: float  # see `Ops.head`
+    adapters: AdapterSet | None = None  # LoRA adapters, whose scales each sequence has
 
     def __init__(
         self,

@@ -15,9 +15,8 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from ..backend.interface import Backend
-from ..backend.layers import Floats, Matrix, MatrixPart, Norm, Vector
+from ..backend.layers import Floats, Matrix, MatrixPart, Norm, Vector, float_part
 from ..errors import ModelError
-from ..gguf.quants import find_format
 from ..gguf.reader import GgufFile, Tensor
 from ..gguf.tensors import without_ones
 
@@ -282,11 +281,6 @@ def is_reranker(file: GgufFile) -> bool:
         return False
     n_embd = meta.int("embedding_length", 0)
     return meta.int("pooling_type", 0) == _RANK and classifier.shape == (2, n_embd)
-
-
-def float_part(name: str, values: Floats) -> MatrixPart:
-    data = np.ascontiguousarray(values, np.float32).view(np.uint8).reshape(-1)
-    return MatrixPart(Tensor(name, values.shape, find_format("F32"), data))
 
 
 def choose_rows(part: MatrixPart, rows: NDArray[np.integer[Any]]) -> MatrixPart:

@@ -36,7 +36,7 @@ def waking(path: str, methods: tuple[str, ...], endpoint: Endpoint) -> Endpoint:
         service: Service = request.app.state.service
         service.n_active += 1
         try:
-            await service.worker.wake_up()
+            await service.wake_up()
             return await endpoint(request)
         finally:
             service.n_active -= 1

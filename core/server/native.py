@@ -11,6 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from ..worker.mailboxes import Progress
+from .adapter_fields import scales_of_request
 from .answer import Answer, timings_of
 from .formats import Format, event, progress_object
 from .generation_response import start
@@ -158,5 +159,5 @@ def settings_of(service: Service, parsed: ParsedRequest) -> dict[str, Any]:
         "speculative.n_max": params.spec.n_max,
         "speculative.n_min": params.spec.n_min,
         "speculative.p_min": params.spec.p_min,
-        "lora": [],
+        "lora": scales_of_request(params, service.runtime.model.adapters),
     }

@@ -11,6 +11,7 @@ from starlette.responses import Response
 
 from . import request_bodies as bodies
 from . import response_bodies as results
+from .adapter_fields import LoraScale
 from .formats import encode
 
 Schema = dict[str, Any]
@@ -32,7 +33,7 @@ class Operation(NamedTuple):
 
     summary: str
     result: Any  # its type
-    body: type[bodies.Body] | None = None
+    body: Any = None  # its type
     streams: str = ""  # the type of its streams, if it has any
     parameters: tuple[str, ...] = ()
     method: str = ""  # if it is neither
@@ -67,6 +68,11 @@ _OPERATIONS: Final = {
         "The settings of the server",
         Object,
         other=Operation("Changes sampling defaults", Object, bodies.PropsBody),
+    ),
+    "/lora-adapters": Operation(
+        "The LoRA adapters, and the scales of requests that do not say",
+        list[Object],
+        other=Operation("Changes these scales", Object, list[LoraScale]),
     ),
     "/tokenizer_info": Operation("The tokenizer and its special tokens", Object),
     "/metrics": Operation("For Prometheus", str),

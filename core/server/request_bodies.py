@@ -12,6 +12,7 @@ from msgspec import Meta
 
 from ..sampling.params import MAX_SEED
 from ..speculation.options import MAX_DRAFT
+from .adapter_fields import LoraScales
 from .settings import ReasoningFormat
 
 MAX_INT: Final = (1 << 31) - 1
@@ -53,9 +54,6 @@ Refused = Annotated[Any, Meta(description="not supported: must be absent")]
 
 def as_list(texts: Texts) -> list[str]:
     return [texts] if isinstance(texts, str) else texts or []
-
-
-# Objects inside of bodies
 
 
 class ContentPart(msgspec.Struct):
@@ -268,6 +266,7 @@ class SharedBody(Body):
         default=None, name="speculativeDecoding"
     )
     prediction: Prediction | None = None
+    lora: LoraScales = None
     cache_prompt: Flag = None
     id_slot: Annotated[int, Meta(ge=-1, description="preferred slot; -1: any")] | None = None
     user: Annotated[Text, Meta(description="the same as `cache_salt`")] = None

@@ -16,6 +16,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from ..errors import NextnError
 from . import (
     about,
+    adapter_requests,
     anthropic,
     chat,
     completions,
@@ -53,6 +54,8 @@ ROUTES: Final = (
     ("/v1/models/{name:path}", GET, about.model),
     ("/props", GET, about.props),
     ("/props", POST, default_sampling.change),
+    ("/lora-adapters", GET, adapter_requests.listed),
+    ("/lora-adapters", POST, adapter_requests.change),
     ("/slots", GET, about.slots),
     ("/slots/{id}", POST, slot_actions.act),
     ("/metrics", GET, about.metrics),
@@ -93,7 +96,7 @@ ROUTES: Final = (
 PAGE: Final = (("/", GET, page.index), ("/ui/{name}", GET, page.part))
 # Clients try these: they learn that it is not their mistake.
 NOT_OFFERED: Final = (
-    "/lora-adapters", "/v1/audio/transcriptions", "/v1/audio/speech",
+    "/v1/audio/transcriptions", "/v1/audio/speech",
     "/api/pull", "/api/push", "/api/create", "/api/copy",
     "/v1/images/generations", "/v1/moderations", "/v1/fine_tuning/jobs", "/v1/batches", "/v1/files",
 )  # fmt: skip

@@ -13,6 +13,7 @@ from ..generation import GenerateParams
 from ..sampling.order import parse_samplers, parse_sampling_seq
 from ..sampling.params import MAX_BIASES, Biases, SamplingParams, logit_biases
 from ..tokenizer import Tokenizer
+from .adapter_fields import read_scales
 from .api_errors import api_error
 from .request_bodies import GenerationBody, GivenBiases, Stops, as_list
 from .request_decoding import refuse
@@ -54,6 +55,7 @@ def read_params(
             with_rejected=bool(body.return_sources),
             owner=owner,
             reuse=reuse,
+            adapters=read_scales(body.lora, service.runtime.model.adapters),
             spec=spec,
             thinking_spec=thinking_spec,
         )

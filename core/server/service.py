@@ -58,6 +58,7 @@ class Service:
     responses: ResponseStore = field(default_factory=ResponseStore)
     remembered: dict[str, Any] = field(default_factory=dict)  # for answers while the model sleeps
     changed_sampling: SamplingParams | None = None  # by `POST /props`
+    changed_scales: tuple[float, ...] | None = None  # of adapters, by `POST /lora-adapters`
     # Closes the connection of a client that does not read; set by `Serving`.
     hang_up: Callable[[object], None] = _nothing
 
@@ -75,6 +76,13 @@ class Service:
     @property
     def tokenizer(self) -> Tokenizer:
         return self.loaded.runtime.tokenizer
+
+    async def wake_up(self) -> None:
+        """Loads a model that sleeps, with the scales that its adapters had."""
+        await self.worker.wake_up()
+        loaded, scales = self.worker.loaded, self.changed_scales
+        if loaded is not None and loaded.runtime.model.adapters is not None and scales is not None:
+            loaded.runtime.model.adapters.set_scales(scales)
 
     @property
     def sampling(self) -> SamplingParams:

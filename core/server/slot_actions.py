@@ -54,7 +54,10 @@ async def _save(request: Request, service: Service, folder: Path, slot: int) -> 
     await _when_free(request, service, slot, _nothing)
     async with service.slot_files:  # one at a time: each may take as much memory as a context
         found = await _when_free(
-            request, service, slot, lambda engine: engine.save_prefix(worker.last_tokens(slot))
+            request,
+            service,
+            slot,
+            lambda engine: engine.save_prefix(worker.last_tokens(slot), worker.last_scales(slot)),
         )
         if found is None:
             raise ApiError(400, _nothing_there(slot, bool(worker.last_tokens(slot))))
@@ -83,7 +86,8 @@ async def _restore(request: Request, service: Service, folder: Path, slot: int) 
                 n = engine.load_prefix(given)
             except (ConfigError, FileFormatError) as error:
                 raise ApiError(400, f"{name}: {error}", param="filename") from None
-            worker.set_last_tokens(slot, given.last.tokens.tolist())
+            scales = engine.scales_of(given)
+            worker.set_last_tokens(slot, given.last.tokens.tolist(), scales)
             return n
 
         n = await _when_free(request, service, slot, restore)
@@ -104,10 +108,10 @@ async def _erase(request: Request, service: Service, slot: int) -> Response:
     worker = service.worker
 
     def erase(engine: Engine) -> int:
-        tokens = worker.last_tokens(slot)
+        tokens, scales = worker.last_tokens(slot), worker.last_scales(slot)
         worker.set_last_tokens(slot, ())
-        n = engine.store.left_of(tokens).n_tokens
-        engine.forget_prefix(tokens)
+        n = engine.store.left_of(tokens, scales).n_tokens
+        engine.forget_prefix(tokens, scales)
         return n
 
     n = await _when_free(request, service, slot, erase)

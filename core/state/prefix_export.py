@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from ..backend.interface import SlotImage
 from ..backend.step import FIRST_ROW_ID
 from ..errors import ConfigError, FileFormatError
+from .prefix_names import Scales
 from .slots import Checkpoint
 from .snapshot import SequenceSnapshot
 from .store import Left, SequenceState, StateStore
@@ -69,9 +70,11 @@ class PrefixExport(Struct, frozen=True):
         return cls(snapshot, tuple(sorted(states, key=lambda state: state.n_cells)))
 
 
-def export_prefix(origin: Origin, store: StateStore, tokens: Sequence[int]) -> PrefixExport | None:
+def export_prefix(
+    origin: Origin, store: StateStore, tokens: Sequence[int], scales: Scales = ()
+) -> PrefixExport | None:
     """None if nothing is left of a text of these tokens."""
-    left = store.left_of(tokens)
+    left = store.left_of(tokens, scales)
     if not left.n_tokens:
         return None
     blobs = {_KIND: _LEFT}
@@ -88,7 +91,9 @@ def export_prefix(origin: Origin, store: StateStore, tokens: Sequence[int]) -> P
     )
 
 
-def import_prefix(origin: Origin, store: StateStore, given: PrefixExport, n_vocab: int) -> int:
+def import_prefix(
+    origin: Origin, store: StateStore, given: PrefixExport, n_vocab: int, scales: Scales = ()
+) -> int:
     """Into the cache; of how many tokens it is there then. Refused if it does not belong here."""
     snapshot = given.last
     origin.check(snapshot)
@@ -97,7 +102,7 @@ def import_prefix(origin: Origin, store: StateStore, given: PrefixExport, n_voca
     for state in given.earlier:
         _check_state(origin, store, snapshot, state)
     n_cells, tokens = snapshot.n_cells, snapshot.tokens[: snapshot.n_cells].tolist()
-    opened = store.open_image(snapshot.image, n_cells, n_cells)
+    opened = store.open_image(snapshot.image, n_cells, n_cells, scales)
     if opened is None:
         raise ConfigError(f"there is no room for {n_cells} tokens now; try again later")
     opened.n_pending_accepted = snapshot.n_pending_accepted
@@ -111,7 +116,7 @@ def import_prefix(origin: Origin, store: StateStore, given: PrefixExport, n_voca
     if not store.batch_invariant and store.is_recurrent:
         store.checkpoint(opened, carry)
     store.close(opened, tokens, carry)
-    return store.left_of(tokens).n_tokens
+    return store.left_of(tokens, scales).n_tokens
 
 
 def check_fit(store: StateStore, snapshot: SequenceSnapshot, n_vocab: int) -> None:

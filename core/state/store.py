@@ -23,6 +23,7 @@ from .embedded_rows import ModelPrompt
 from .page_pool import PagePool
 from .pages import PageTable
 from .prefix import PrefixCache, PrefixMatch
+from .prefix_names import PrefixNames, Scales
 from .sizes import StateSizes
 from .slots import Checkpoint, SlotPool
 from .windowed_table import WindowedTable
@@ -42,6 +43,7 @@ class SequenceState(Struct, eq=False):
     wanted: set[int] = field(default_factory=set)  # positions where a checkpoint may pay off
     checkpoints: list[Checkpoint] = field(default_factory=list)  # not yet in the prefix cache
     prompt: ModelPrompt | None = None  # if there are rows in it
+    scales: Scales = ()  # of the adapters that it follows
 
     def advance(self, n_rows: int, n_valid: int) -> None:
         """Of `n_rows` rows just run, the first `n_valid` hold."""
@@ -82,6 +84,7 @@ class StateStore:
         chunk: int,
         batch_invariant: bool = True,
         reruns_last: bool = False,
+        n_adapters: int = 0,
     ) -> None:
         """Prompts are cut at multiples of `chunk`.
 
@@ -106,8 +109,11 @@ class StateStore:
         n_windowed = self.windows.n_pages if self.windows else 0
         self.state: State = backend.new_state(
             shape,
-            StateRoom(sizes.n_pages, sizes.page_len, self.n_slots, sizes.window, n_windowed),
+            StateRoom(
+                sizes.n_pages, sizes.page_len, self.n_slots, sizes.window, n_windowed, n_adapters
+            ),
         )
+        self._names, self._n_adapters = PrefixNames(), n_adapters
         self.tables = np.zeros((self.n_slots, sizes.pages_per_slot), np.int32)
         self.windowed_tables = np.zeros_like(self.tables) if self.windows else None
         self.reset()
@@ -133,14 +139,14 @@ class StateStore:
         return pool
 
     def open(
-        self, tokens: Sequence[int], max_cells: int, *, reuse: bool = True
+        self, tokens: Sequence[int], max_cells: int, *, reuse: bool = True, scales: Scales = ()
     ) -> SequenceState | None:
         """A place for a text that begins with `tokens` and grows to `max_cells` at most.
 
         The part of it that is in the prefix cache is there already; the last token never is, since
         its logits are wanted. None if there is no room now.
         """
-        match = self.prefixes.find(tokens if reuse else ())
+        match = self.prefixes.find(self._names.name(tokens, scales) if reuse else ())
         last = len(tokens) - 1
         limit = self._usable(match, last)
         # Continuing within a page needs a copy of it, for which there may be no room.
@@ -148,7 +154,7 @@ class StateStore:
             limit = match.usable(self._before_last(limit))
         whole_pages = match.usable(_floor(limit, self.sizes.page_len))
         for allowed in dict.fromkeys((limit, whole_pages)):
-            opened = self._open(match, allowed, max_cells)
+            opened = self._open(match, allowed, max_cells, scales)
             if opened is not None:
                 # Where this text leaves a known one, others may leave it too; and where it ends.
                 for place in (_floor(match.n_tokens, self.chunk), _floor(last, self.chunk)):
@@ -157,9 +163,11 @@ class StateStore:
                 return opened
         return None
 
-    def open_image(self, image: SlotImage, n_cells: int, max_cells: int) -> SequenceState | None:
+    def open_image(
+        self, image: SlotImage, n_cells: int, max_cells: int, scales: Scales = ()
+    ) -> SequenceState | None:
         """A place for a sequence that was saved. Set its `replay` to what was saved with it."""
-        opened = self._open(PrefixMatch([], 0), 0, max_cells)
+        opened = self._open(PrefixMatch([], 0), 0, max_cells, scales)
         if opened is not None and n_cells:
             table, windowed = opened.table, opened.table.windowed
             if windowed is not None and self.windows is not None:
@@ -204,9 +212,9 @@ class StateStore:
             )
             sequence.checkpoints.append(made)
 
-    def left_of(self, tokens: Sequence[int]) -> Left:
+    def left_of(self, tokens: Sequence[int], scales: Scales = ()) -> Left:
         """What was left of a text that began like this, as far as another could go on from it."""
-        match = self.prefixes.find(tokens)
+        match = self.prefixes.find(self._names.name(tokens, scales))
         n_tokens = self._usable(match, match.n_tokens)
         states: list[Checkpoint] = []
         if self.is_recurrent:
@@ -252,8 +260,13 @@ class StateStore:
 
     def publish(self, sequence: SequenceState, tokens: Sequence[int]) -> None:
         """Put the state of these tokens, the first ones of the sequence, into the prefix cache."""
-        self.prefixes.publish(tokens, sequence.table, sequence.checkpoints)
+        named = self._names.name(tokens, sequence.scales)
+        self.prefixes.publish(named, sequence.table, sequence.checkpoints)
         sequence.checkpoints.clear()
+
+    def forget_prefix(self, tokens: Sequence[int], scales: Scales = ()) -> None:
+        """Drop a text from the prefix cache, but for what others share with it."""
+        self.prefixes.forget(self._names.name(tokens, scales))
 
     def close(
         self,
@@ -266,8 +279,9 @@ class StateStore:
         if len(tokens):
             if self.is_recurrent and len(tokens) == sequence.n_cells and self.batch_invariant:
                 slot = self._leave_slot(sequence, carry)
+            named = self._names.name(tokens, sequence.scales)
             self.prefixes.publish(
-                tokens, sequence.table, sequence.checkpoints, is_final=self.batch_invariant
+                named, sequence.table, sequence.checkpoints, is_final=self.batch_invariant
             )
         for checkpoint in sequence.checkpoints:
             if checkpoint.is_alive and checkpoint.home is None:
@@ -306,7 +320,9 @@ class StateStore:
         """One token less, and in the middle of a page, so that the drafter's cell comes along."""
         return max(0, limit - (2 if limit % self.sizes.page_len == 1 else 1))
 
-    def _open(self, match: PrefixMatch, limit: int, max_cells: int) -> SequenceState | None:
+    def _open(
+        self, match: PrefixMatch, limit: int, max_cells: int, scales: Scales
+    ) -> SequenceState | None:
         checkpoint = match.checkpoint(limit) if self.is_recurrent else None
         n_reused = limit
         if self.is_recurrent:
@@ -324,7 +340,11 @@ class StateStore:
             self.slots.release(slot)
             return None
         table.reserve(n_reused, n_reused)  # the copy of a shared page, while it surely exists
-        opened = SequenceState(slot, table, self.sizes.window, n_reused, n_reused=n_reused)
+        opened = SequenceState(
+            slot, table, self.sizes.window, n_reused, n_reused=n_reused, scales=scales
+        )
+        if self._n_adapters:
+            self.state.adapter_scales.set(slot, scales)
         if checkpoint is not None:
             self.backend.copy_slot(self.state, checkpoint.slot, slot, checkpoint.n_pending_accepted)
             # Its own page may have gone for the copy, if the match has only a part of it.

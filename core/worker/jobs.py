@@ -68,6 +68,7 @@ class Slots:
     def __init__(self, n: int) -> None:
         self.jobs: list[Job | None] = [None] * n  # what runs in each slot
         self.last: list[Tokens[int]] = [()] * n  # tokens of the last sequence of each
+        self.last_scales: list[tuple[float, ...]] = [()] * n  # of adapters that it followed
         self._ended = [0] * n  # when it ended: the number of sequences that had ended before
         self._n_ended = 0
 
@@ -93,6 +94,7 @@ class Slots:
         self._ended[job.slot] = self._n_ended
         if job.sequence is not None:
             self.last[job.slot] = job.sequence.tokens
+            self.last_scales[job.slot] = job.sequence.scales
 
     def forget(self) -> None:
         self.last = [()] * len(self.last)

@@ -136,9 +136,15 @@ class Worker:
         """Tokens of the last sequence in this slot; empty if there was none."""
         return self._jobs.slots.last[slot]
 
-    def set_last_tokens(self, slot: int, tokens: Sequence[int]) -> None:
+    def last_scales(self, slot: int) -> tuple[float, ...]:
+        """Those of the adapters that this sequence followed."""
+        return self._jobs.slots.last_scales[slot]
+
+    def set_last_tokens(
+        self, slot: int, tokens: Sequence[int], scales: tuple[float, ...] = ()
+    ) -> None:
         """Called in the engine's thread, see `call`."""
-        self._jobs.slots.last[slot] = tokens
+        self._jobs.slots.last[slot], self._jobs.slots.last_scales[slot] = tokens, scales
 
     def check_room(self) -> None:
         """Raises an `UnavailableError` if the server is not ready or its queue is full."""

@@ -84,6 +84,8 @@ llama-server -m m.gguf --api-prefix /llm --reuse-port
 llama-server -m m.gguf --rope-scaling yarn --rope-scale 4 --yarn-orig-ctx 32768
 llama-cli -m m.gguf --override-kv tokenizer.ggml.add_bos_token=bool:false
 llama-server -m m.gguf --ignore-eos
+llama-server -m m.gguf --lora a.gguf,b.gguf --lora-scaled c.gguf:0.5 --lora-init-without-apply
+llama-cli -m m.gguf -p hi --lora a.gguf --lora b.gguf
 llama-server -m m.gguf --reranking --pooling rank --embedding
 llama-server -m m.gguf --grammar 'root ::= "a"'
 llama-server -m m.gguf -j '{}'
@@ -93,7 +95,6 @@ REFUSED = """
 llama-server --fim-qwen-7b-default
 llama-server --gpt-oss-20b-default
 llama-server -m m.gguf --media-path images
-llama-server -m m.gguf --lora adapter.gguf
 llama-server -m m.gguf --rpc 10.0.0.2:50052
 llama-server -m m.gguf -ot "ffn_.*_exps=CPU"
 llama-server -m m.gguf --tools all

@@ -31,7 +31,7 @@ from ..layers import (
 from . import ops
 from .draft_loop import CpuDraftLoop, record_draft_loop
 from .formats import FORMATS
-from .inputs import Filler, StepInputs
+from .inputs import AdapterRows, Filler, StepInputs
 from .machine_code import Kernels
 from .memory import Arena, aligned
 from .picker import Picker, add_picks
@@ -43,7 +43,15 @@ from .simd import SETS, Simd, best_set
 from .state import CpuState, count_state_bytes
 from .team import Team
 from .threads import default_threads
-from .tile_matrix import CpuMatrix, Repacker, Store, TileMatrix, count_bytes, tile_bytes
+from .tile_matrix import (
+    CpuMatrix,
+    Repacker,
+    Store,
+    TileMatrix,
+    adapter_bytes,
+    count_bytes,
+    tile_bytes,
+)
 
 logger = logging.getLogger(__name__)
 PLAN: Any = None  # the step and state that a recording needs are known to the recording
@@ -52,6 +60,7 @@ PLAN: Any = None  # the step and state that a recording needs are known to the r
 class CpuBackend(Backend):
     drafts_in_one_call = True
     frees_windows = True
+    runs_adapters = True
 
     def __init__(
         self,
@@ -79,10 +88,12 @@ class CpuBackend(Backend):
         self._store: Store | None = None  # while weights are prepared
 
     def matrix_bytes(self, parts: Sequence[MatrixPart]) -> int:
-        return sum(tile_bytes(part, self.kernels.simd) for part in parts)
+        simd = self.kernels.simd
+        return sum(tile_bytes(part, simd) + adapter_bytes(part, simd) for part in parts)
 
     def expect(self, file: GgufFile, matrices: Sequence[Sequence[MatrixPart]]) -> None:
-        n_bytes = sum(map(self.matrix_bytes, matrices))
+        simd = self.kernels.simd
+        n_bytes = sum(tile_bytes(part, simd) for parts in matrices for part in parts)
         kept = self._cache and self._cache.find(file, matrices, n_bytes)
         self._store = kept or Arena(n_bytes)
 
@@ -106,7 +117,10 @@ class CpuBackend(Backend):
         self.prepared_bytes += n_bytes
         if self._store is not None and self._store.is_filled:
             self.mapped_bytes += n_bytes
-        return CpuMatrix(made)
+        low_rank = tuple(map(self._repacker.low_rank, parts))
+        for each in low_rank:
+            self.prepared_bytes += count_bytes((each.a, each.b)) if each else 0
+        return CpuMatrix(made, low_rank)
 
     def _say_if_expanded(self, name: str, stored_bytes: int, tiles: TileMatrix) -> None:
         if tiles.form is not FORMATS.get(name) and name not in self._expanded:
@@ -158,6 +172,8 @@ class CpuBackend(Backend):
         recording = Recording(inputs)
         Filler.add_to(recording.writers, recording.kinds)
         recording.held += [state, forward]  # the program reads and writes their arrays
+        if state.adapter_scales is not None:
+            recording.adapters = AdapterRows(state.adapter_scales)
         return recording, forward(CpuOps(recording), PLAN, state, taps)
 
     def _report_compiling(self, done: int, total: int) -> None:

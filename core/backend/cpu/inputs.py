@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from ...errors import ConfigError
 from ..layers import QueryGrowth, RotaryPositions
+from ..low_rank import AdapterScales
 from ..step import Ints, Step
 from .kernels.attention_shape import StepWords
 from .kernels.fill import FILL, SourceWords, write_fill
@@ -64,6 +65,19 @@ class RowCount:
 
     def set(self, n_rows: int) -> None:
         self.words[:] = row_set_words(n_rows)
+
+
+class AdapterRows:
+    """The rows that products with adapters go through: all of a step, or none where no sequence of
+    it follows an adapter. A kernel lays them out, see `write_adapter_rows`."""
+
+    def __init__(self, scales: AdapterScales) -> None:
+        self.scales, self.rows, self.out_rows = scales, RowCount(), RowCount()
+        self.is_laid_out = False  # by an entry of the program
+
+    def of(self, *, gathered: bool) -> RowCount:
+        """`gathered`: the rows with logits."""
+        return self.out_rows if gathered else self.rows
 
 
 class RopeTable:

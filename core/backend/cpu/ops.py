@@ -22,6 +22,8 @@ from ..layers import (
 from .emit import LANES
 from .formats.floats import _Floats
 from .formats.tile_format import Record
+from .inputs import AdapterRows
+from .kernels.adapter_kernels import write_adapter_rows, write_adapter_scales
 from .kernels.attend import MAX_SHARED_UNITS, SHARED_BYTES, write_attend
 from .kernels.attention_prep import write_append
 from .kernels.attention_shape import AttentionShape, StepWords
@@ -202,7 +204,44 @@ def matmul(
         last = i == len(w.parts) - 1
         _product(r, a, part, out, column, add=add_to is not None, meet=last)
         column += part.n_out
+    if w.has_adapters and r.adapters is not None:
+        _add_adapters(r, a, w, out, r.adapters)
     return out
+
+
+def _add_adapters(
+    r: Recording, a: PackedActivations, w: CpuMatrix, out: FloatRows, adapters: AdapterRows
+) -> None:
+    """b @ (scales * (a @ x)) of each part, see `LowRank`."""
+    table, is_used = adapters.scales.table, adapters.scales.is_used
+    if not adapters.is_laid_out:
+        copies = adapters.rows.address, adapters.out_rows.address
+        arguments = [r.inputs.address, is_used.ctypes.data, *copies]
+        r.add("adapter_rows", write_adapter_rows, arguments)
+        r.held.append(adapters)
+        adapters.is_laid_out = True
+    gathered = a.row_set is r.inputs.out_rows
+    row_set, n_adapters, column = adapters.of(gathered=gathered), table.shape[1], 0
+    for part, each in zip(w.parts, w.low_rank, strict=True):
+        if each is not None:
+            inner = FloatRows(r, each.a.n_out, row_set)
+            x = PackedActivations(r, a.width, row_set, rows=a.float_rows())
+            _product(r, x, each.a, inner, 0, add=False, meet=True)
+            width = inner.width
+            r.add(
+                name_of("adapter_scales", width, n_adapters, gathered),
+                partial(
+                    write_adapter_scales, width=width, n_adapters=n_adapters, gathered=gathered
+                ),
+                [
+                    row_set.address, r.inputs.address, inner.address, table.ctypes.data,
+                    each.adapters.ctypes.data,
+                ],
+            )  # fmt: skip
+            scaled = PackedActivations(r, width, row_set, rows=inner)
+            _product(r, scaled, each.b, out, column, add=True, meet=True)
+            r.held.append(each)
+        column += part.n_out
 
 
 def activations(a: PackedActivations, part: TileMatrix) -> tuple[int, int, int]:
@@ -256,7 +295,8 @@ def gated_ffn(
 ) -> PackedActivations:
     """activation(gate) * up, in one entry where gate and up are two matrices of whole blocks."""
     widths = {part.n_out for part in gate_up.parts}
-    if len(gate_up.parts) != 2 or len(widths) > 1 or max(widths) % Record.BLOCK:
+    is_joined = len(gate_up.parts) != 2 or len(widths) > 1 or max(widths) % Record.BLOCK
+    if is_joined or gate_up.has_adapters:
         return gated(r, matmul(r, a, gate_up), gate, a.row_set)
     width = gate_up.n_out // 2
     arguments = [a.row_set.address, 0, 0]

@@ -10,7 +10,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from .formats.tile_format import Record
-from .inputs import SPARE_ROWS, RowCount, StepInputs
+from .inputs import SPARE_ROWS, AdapterRows, RowCount, StepInputs
 from .kernels.pack import write_pack
 from .machine_code import Kernels, Writer
 from .memory import Buffer, BufferPool
@@ -68,12 +68,15 @@ class PackedActivations:
         self.records: Buffer | None = None
 
     def float_address(self) -> int:
+        return self.float_rows().address
+
+    def float_rows(self) -> FloatRows:
         if self.rows is None:
             assert self.producer is not None
             assert self.words is not None
             self.rows = FloatRows(self.recording, self.width, self.row_set)
             self.producer[self.words[0]] = self.rows.address
-        return self.rows.address
+        return self.rows
 
     def record_address(self) -> int:
         if self.records is None:
@@ -119,6 +122,7 @@ class Recording:
     record_pool: BufferPool = field(default_factory=BufferPool)
     held: list[object] = field(default_factory=list)  # arrays that arguments point to
     given: NDArray[np.float32] | None = None  # where `step.hidden` goes
+    adapters: AdapterRows | None = None  # if the model has some
 
     def add(self, kernel: str, write: Writer, arguments: list[int], *, meet: bool = True) -> Words:
         """Append an entry; returns its argument words, which may still be changed."""

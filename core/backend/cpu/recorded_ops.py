@@ -58,9 +58,7 @@ class CpuOps(Ops):
 
     def norm_rows(self, x: FloatRows, norm: Norm) -> FloatRows:
         packed = ops.norm(self._recording, x, norm)
-        packed.float_address()  # makes floats as well
-        assert packed.rows is not None
-        return packed.rows
+        return packed.float_rows()
 
     def norm_slices(self, x: FloatRows, norm: Norm) -> FloatRows:
         return ops.norm_slices(self._recording, x, norm)

@@ -52,6 +52,7 @@ class CpuState:
             raise ConfigError(f"pages of {page_len} cells: the CPU needs a multiple of {LANES}")
         self.n_pages, self.page_len, self.n_slots = room.n_pages, page_len, room.n_slots
         self.window, self.kv_types = room.window, kv_types
+        self.adapter_scales = room.adapter_scales()
         self.is_windowed = [*map(room.has_own_pages, shape.kv)]
         self.kv = [_kv_layer(s, kv_types, room.pages_of(s), page_len) for s in shape.kv]
         self.recurrent = [_recurrent_layer(s, room.n_slots, room.window) for s in shape.recurrent]

@@ -11,7 +11,8 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from ..layers import Floats, MatrixPart
+from ..layers import Floats, MatrixPart, float_part
+from ..low_rank import LowRank
 from .formats import find_tile_format
 from .formats.tile_format import ROWS, CpuTileFormat
 from .kernels.repack_kernel import write_repack
@@ -55,10 +56,23 @@ class Store(Protocol):
     def take(self, n_bytes: int) -> Bytes: ...
 
 
+class TileLowRank(Struct, frozen=True):
+    """See `LowRank`."""
+
+    a: TileMatrix
+    b: TileMatrix
+    adapters: NDArray[np.int64]
+
+
 class CpuMatrix(Struct, frozen=True):
     """Parts whose outputs lie side by side."""
 
     parts: tuple[TileMatrix, ...]
+    low_rank: tuple[TileLowRank | None, ...] = ()  # of each part; empty: no part has one
+
+    @property
+    def has_adapters(self) -> bool:
+        return any(each is not None for each in self.low_rank)
 
     @property
     def n_out(self) -> int:
@@ -78,6 +92,12 @@ class Repacker:
         if store is None or not store.is_filled:
             self._fill(made, part)
         return made
+
+    def low_rank(self, part: MatrixPart) -> TileLowRank | None:
+        if part.low_rank is None:
+            return None
+        a, b = low_rank_parts(part, part.low_rank)
+        return TileLowRank(self.repack(a), self.repack(b), part.low_rank.adapters)
 
     def _fill(self, made: TileMatrix, part: MatrixPart) -> None:
         stored, form, quants, scales = part.tensor, made.form, made.quants, made.scales
@@ -117,6 +137,19 @@ def _call(function: Any, piece: Bytes, n_spans: int, quants: Bytes, scales: Byte
         np.int64,
     )  # fmt: skip
     function(words.ctypes.data, 0, 1)
+
+
+def low_rank_parts(part: MatrixPart, adding: LowRank) -> tuple[MatrixPart, MatrixPart]:
+    """As float32: adapters are small."""
+    b = adding.b if part.row_order is None else adding.b[part.row_order]
+    return float_part(part.tensor.name, adding.a), float_part(part.tensor.name, b)
+
+
+def adapter_bytes(part: MatrixPart, simd: Simd) -> int:
+    """What adapters of a matrix take beside it."""
+    if part.low_rank is None:
+        return 0
+    return sum(tile_bytes(each, simd) for each in low_rank_parts(part, part.low_rank))
 
 
 def tile_bytes(part: MatrixPart, simd: Simd) -> int:

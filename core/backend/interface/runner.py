@@ -66,6 +66,8 @@ class StepRunner(ABC):
     # Whether `Step.axes` are taken into account, and `Step.ahead`.
     turns_by_axes: bool = True
     looks_ahead: bool = True
+    # Whether products add what LoRA adapters do, see `LowRank`.
+    runs_adapters: bool = False
     # Whether `Ops` has what towers of images need, and adds rows behind layers.
     runs_towers: bool = True
 

@@ -11,8 +11,11 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from ..layers import KvShape, StateShape
+from ..low_rank import AdapterScales
 
-State = Any  # KV pages and recurrent states of all sequences
+# KV pages and recurrent states of all sequences; with `StateRoom.n_adapters` also the scales of
+# each slot, as `adapter_scales`.
+State = Any
 SlotImage = dict[str, NDArray[np.generic]]  # one sequence's state, as plain arrays
 
 
@@ -26,6 +29,10 @@ class StateRoom(Struct, frozen=True):
     # Of windowed layers, which then are not among the others; 0: windowed layers keep all cells,
     # like the others. Only where `frees_windows`.
     n_windowed_pages: int = 0
+    n_adapters: int = 0  # LoRA adapters whose scales each slot has; only where `runs_adapters`
+
+    def adapter_scales(self) -> AdapterScales | None:
+        return AdapterScales(self.n_slots, self.n_adapters) if self.n_adapters else None
 
     def has_own_pages(self, layer: KvShape) -> bool:
         """Whether its pages are those of `Step.windowed_pages`."""

@@ -23,7 +23,7 @@ from ..interface import (
 )
 from ..layers import Floats, MatrixPart, StateShape
 from ..step import Step
-from .float_matrix import ReferenceMatrix
+from .float_matrix import AdapterContext, ReferenceMatrix
 from .reference_ops import ReferenceOps
 from .state import ReferenceState, count_bytes
 
@@ -32,18 +32,20 @@ class ReferenceBackend(Backend):
     """Rows and Packed are float tensors (T, width); a State is a `ReferenceState`."""
 
     frees_windows = True
+    runs_adapters = True
 
     def __init__(self, device: str = "cpu", dtype: torch.dtype = torch.float32) -> None:
         self.device = find_device(device)
         self.dtype = dtype
         self.name = f"torch:{self.device}"
         self.ops = ReferenceOps(self.device, dtype)
+        self._adapters = AdapterContext()
 
     def matrix_bytes(self, parts: Sequence[MatrixPart]) -> int:
         return sum(part.tensor.n_elements for part in parts) * self.dtype.itemsize
 
     def matrix(self, parts: Sequence[MatrixPart]) -> ReferenceMatrix:
-        made = ReferenceMatrix(parts, self.device, self.dtype)
+        made = ReferenceMatrix(parts, self.device, self.dtype, self._adapters)
         self.prepared_bytes += made.weight.nbytes
         return made
 
@@ -56,6 +58,7 @@ class ReferenceBackend(Backend):
         self, forward: Forward, state: ReferenceState, *, max_rows: int, taps: Taps = frozenset()
     ) -> Run:
         def run(step: Step) -> HostOutput:
+            self._adapters.begin(step, state.adapter_scales)
             output = forward(self.ops, step, state, taps)
             rows = {name: self.ops.to_host(tapped) for name, tapped in output.taps.items()}
             return HostOutput(self.ops.to_host(output.logits), rows)

@@ -4,24 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from ..layers import MatrixPart
+from ..low_rank import AdapterScales
+from ..step import Step
 
 
 class ReferenceMatrix:
     """Parts put one under the other: (n_out, n_in), or (n_expert, n_out, n_in)."""
 
     def __init__(
-        self, parts: Sequence[MatrixPart], device: torch.device, dtype: torch.dtype
+        self,
+        parts: Sequence[MatrixPart],
+        device: torch.device,
+        dtype: torch.dtype,
+        adapters: AdapterContext,
     ) -> None:
         self._parts, self._device, self._dtype = parts, device, dtype
         biases = [_bias(part) for part in parts]
         has_bias = any(part.bias is not None for part in parts)
         self.bias = torch.cat(biases, dim=-1).to(device, dtype) if has_bias else None
+        adds = any(part.low_rank is not None for part in parts)
+        self._low_rank = [_FloatLowRank.of(part, device, dtype) for part in parts] if adds else []
+        self._adapters = adapters
 
     @cached_property
     def weight(self) -> Tensor:
@@ -42,7 +52,53 @@ class ReferenceMatrix:
         if expert is not None and bias is not None and bias.ndim > 1:
             bias = bias[expert]
         y = a @ (self.weight if expert is None else self.of_expert(expert)).T
+        if self._low_rank and (scales := self._adapters.of(len(a))) is not None:
+            y = y + torch.cat([each.product(a, scales) for each in self._low_rank], dim=1)
         return y if bias is None else y + bias
+
+
+class AdapterContext:
+    """The scales of adapters in the step that runs."""
+
+    def __init__(self) -> None:
+        self._of_rows: Tensor | None = None  # (T, adapters)
+        self._of_out_rows: Tensor | None = None  # (R, adapters)
+
+    def begin(self, step: Step, scales: AdapterScales | None) -> None:
+        self._of_rows = self._of_out_rows = None
+        if scales is not None and scales.is_used[step.slots].any():
+            of_rows = np.repeat(scales.table[step.slots], np.diff(step.starts), axis=0)
+            self._of_rows = torch.from_numpy(of_rows)
+            self._of_out_rows = torch.from_numpy(of_rows[step.out_rows])
+
+    def of(self, n_rows: int) -> Tensor | None:
+        """Of all rows, or else of those with logits; None: no row follows an adapter."""
+        if self._of_rows is None or n_rows == len(self._of_rows):
+            return self._of_rows
+        return self._of_out_rows
+
+
+class _FloatLowRank(NamedTuple):
+    """See `LowRank`; without ranks where a part has no adapter."""
+
+    a: Tensor
+    b: Tensor
+    adapters: Tensor
+
+    @classmethod
+    def of(cls, part: MatrixPart, device: torch.device, dtype: torch.dtype) -> _FloatLowRank:
+        if part.low_rank is None:
+            n_out, n_in = part.tensor.shape
+            of_nothing = torch.zeros(0, n_in), torch.zeros(n_out, 0)
+            a, b, adapters = *of_nothing, torch.zeros(0, dtype=torch.int64)
+        else:
+            rows = slice(None) if part.row_order is None else part.row_order
+            a, adapters = (torch.from_numpy(x) for x in (part.low_rank.a, part.low_rank.adapters))
+            b = torch.from_numpy(np.ascontiguousarray(part.low_rank.b[rows]))
+        return cls(a.to(device, dtype), b.to(device, dtype), adapters)
+
+    def product(self, x: Tensor, scales: Tensor) -> Tensor:
+        return (x @ self.a.T * scales[:, self.adapters].to(x)) @ self.b.T
 
 
 def _load(part: MatrixPart) -> Tensor:

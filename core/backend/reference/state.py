@@ -48,6 +48,7 @@ class ReferenceState:
         dtype: torch.dtype,
     ) -> None:
         self.page_len, self.window = room.page_len, room.window
+        self.adapter_scales = room.adapter_scales()
         self.is_windowed = [*map(room.has_own_pages, shape.kv)]
         self.kv = [_kv_layer(s, room.pages_of(s) * self.page_len, device, dtype) for s in shape.kv]
         self.recurrent = [

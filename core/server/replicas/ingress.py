@@ -45,6 +45,7 @@ class Ingress:
             ("GET", "/load"): self._load,
             ("GET", "/props"): self._props,
             ("POST", "/props"): self._change_props,
+            ("POST", "/lora-adapters"): self._change_adapters,
             ("GET", "/slots"): self._slots,
             ("GET", "/metrics"): self._metrics,
         }
@@ -95,6 +96,11 @@ class Ingress:
 
     async def _change_props(self, _query: Query, _send: Send) -> None:
         raise not_supported("POST /props, with several replicas,")
+
+    async def _change_adapters(self, _query: Query, _send: Send) -> None:
+        raise not_supported(
+            "POST /lora-adapters, with several replicas (the field lora of requests is),"
+        )
 
     async def _slots(self, query: Query, send: Send) -> None:
         if not self.settings.with_slots:

@@ -17,7 +17,7 @@ from support.other_towers import planes_of
 from support.scripted import drain
 from support.towers import TinyVisionModel, build_vision_model, picture
 
-from nextn.core.engine.engine import check_images
+from nextn.core.engine.prompt_checks import check_images
 from nextn.core.errors import ConfigError
 from nextn.core.generation import GenerateParams
 from nextn.core.load_runtime import load_runtime

@@ -12,7 +12,7 @@ from support.scripted import drain
 from support.towers import TinyVisionModel, build_vision_model, picture
 
 from nextn.core.backend.reference.backend import ReferenceBackend
-from nextn.core.engine.engine import check_axes
+from nextn.core.engine.prompt_checks import check_axes
 from nextn.core.errors import ConfigError, InputError, ModelError
 from nextn.core.generation import GenerateParams
 from nextn.core.load_runtime import load_runtime

@@ -14,7 +14,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -142,6 +142,7 @@ def fake_load(  # noqa: PLR0913 - as the real one
     draft: Path | None = None,
     progress: Callable[[str, float], None] | None = None,
     overrides: Mapping[str, Any] | None = None,
+    lora: Sequence[Any] = (),
 ) -> Any:
     assert progress is not None
     progress("loading weights", 0.5)

@@ -10,9 +10,10 @@ from __future__ import annotations
 import base64
 import json
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Self
 
 from nextn.core.gguf.reader import open_gguf
@@ -44,7 +45,7 @@ class LlamaCpp:
     With `half_kv`, its defaults instead: half-precision cache, flash attention where it has it.
     `n_ctx` is shared by `n_parallel` sequences. `n_mtp`: draft so many tokens with the file's own
     MTP block, or with what the file `head` holds. `chat_template`: a built-in one, by its name.
-    `mmproj`: the file of a vision tower.
+    `mmproj`: the file of a vision tower. `lora`: adapters with their scales.
     """
 
     def __init__(  # noqa: PLR0913 - keywords, as a command has
@@ -59,6 +60,7 @@ class LlamaCpp:
         head: Path | None = None,
         chat_template: str | None = None,
         mmproj: Path | None = None,
+        lora: Mapping[Path, float] = MappingProxyType({}),
     ) -> None:
         import xllamacpp
 
@@ -77,6 +79,8 @@ class LlamaCpp:
                 params.speculative.draft.mparams.path = str(head)
         if mmproj is not None:
             params.mmproj.path, params.mmproj_use_gpu = str(mmproj), False
+        if lora:
+            params.lora_adapters = [_adapter(xllamacpp, *each) for each in lora.items()]
         self._server = xllamacpp.Server(params)
 
     def __enter__(self) -> Self:
@@ -155,6 +159,12 @@ def _params(xllamacpp: Any, path: Path, n_ctx: int, n_threads: int) -> Any:
     params.cache_ram_mib = params.n_ctx_checkpoints = 0
     params.verbosity = ERRORS_ONLY
     return params
+
+
+def _adapter(xllamacpp: Any, path: Path, scale: float) -> Any:
+    made = xllamacpp.CommonAdapterLoraInfo()
+    made.path, made.scale = str(path), scale
+    return made
 
 
 def _make_exact(xllamacpp: Any, params: Any) -> None:

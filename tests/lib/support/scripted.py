@@ -283,7 +283,10 @@ def make_engine(
 ) -> Engine:
     backend = backend or ScriptedBackend(hybrid=hybrid, attention_window=attention_window)
     model = SimpleNamespace(
-        state_shape=backend.state_shape, forward=None, hparams=SimpleNamespace(n_vocab=N_VOCAB)
+        state_shape=backend.state_shape,
+        forward=None,
+        hparams=SimpleNamespace(n_vocab=N_VOCAB),
+        adapters=None,
     )
     return Engine(
         cast(Model, model),
