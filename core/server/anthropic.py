@@ -11,6 +11,7 @@ from starlette.responses import Response
 
 from .answer import Answer
 from .api_errors import ApiError, unsupported_content
+from .body_parts import BlockMessage, BlockToolChoice, ContentBlock
 from .chat_prompt import CONTINUES, ChatPrompt, read_chat_prompt
 from .generation_response import start
 from .guard import owner_of
@@ -20,15 +21,7 @@ from .replies import JsonResponse
 from .reply import CALL, CONTENT, REASONING
 from .reply_blocks import ReplyBlock, ReplyBlockFormat, named_event
 from .reply_rules import bind
-from .request_bodies import (
-    TEXT_FIELDS,
-    BlockMessage,
-    BlockToolChoice,
-    ChatBody,
-    ContentBlock,
-    CountTokensBody,
-    MessagesBody,
-)
+from .request_bodies import TEXT_FIELDS, ChatBody, CountTokensBody, MessagesBody
 from .request_decoding import decode
 from .server_tools import is_served, left_out, without_served
 from .service import Service

@@ -10,12 +10,13 @@ from starlette.responses import Response
 
 from ..tokenizer import Tokenizer
 from .api_errors import not_supported
+from .body_parts import InfillFile
 from .generation_response import start
 from .guard import owner_of
 from .json_body import aside, read_object
 from .native import NativeFormat
 from .parsed_request import parse_request
-from .request_bodies import InfillBody, InfillFile
+from .request_bodies import InfillBody
 from .sampling_fields import read_max_tokens
 from .service import Service
 

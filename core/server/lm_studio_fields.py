@@ -6,7 +6,8 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from ..speculation.options import DFLASH, DRAFT, MTP
-from .request_bodies import LmStudioDrafts, SharedBody, Speculative
+from .body_parts import LmStudioDrafts, Speculative
+from .request_bodies import SharedBody
 from .request_decoding import refuse
 
 if TYPE_CHECKING:

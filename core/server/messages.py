@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from .api_errors import unsupported_content
-from .request_bodies import ChatBody, Content, ContentPart
+from .body_parts import Content, ContentPart
+from .request_bodies import ChatBody
 from .request_images import IMAGE_PARTS, RequestImages
 from .tools import read_past_call
 

@@ -10,8 +10,9 @@ from msgspec import Struct, field
 from ..generation import GenerateParams
 from ..worker.jobs import NO_SLOT, Job
 from ..worker.mailboxes import Mailbox
+from .body_parts import MAX_TEXTS, StreamOptions, as_list
 from .prompts import check_length
-from .request_bodies import MAX_TEXTS, GenerationBody, StreamOptions, as_list
+from .request_bodies import GenerationBody
 from .request_decoding import refuse
 from .sampling_fields import read_max_tokens, read_params
 from .service import Service

@@ -11,6 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from .api_errors import unsupported_content
+from .body_parts import InputItem
 from .chat_prompt import read_chat_prompt
 from .generation_response import start
 from .guard import OWNER, owner_of
@@ -18,7 +19,7 @@ from .json_body import aside, read_object
 from .parsed_request import parse_request
 from .replies import JsonResponse
 from .reply_rules import bind
-from .request_bodies import TEXT_FIELDS, ChatBody, InputItem, ResponsesBody
+from .request_bodies import TEXT_FIELDS, ChatBody, ResponsesBody
 from .request_decoding import decode, refuse
 from .response_store import ResponseStore
 from .responses_format import ResponsesFormat

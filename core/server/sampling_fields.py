@@ -15,7 +15,8 @@ from ..sampling.params import MAX_BIASES, Biases, SamplingParams, logit_biases
 from ..tokenizer import Tokenizer
 from .adapter_fields import read_scales
 from .api_errors import api_error
-from .request_bodies import GenerationBody, GivenBiases, Stops, as_list
+from .body_parts import GivenBiases, Stops, as_list
+from .request_bodies import GenerationBody
 from .request_decoding import refuse
 from .service import Service
 from .settings import ServerSettings

@@ -8,9 +8,10 @@ from ..errors import ConfigError
 from ..speculation.options import AUTO, NONE, named_by_file, parse_types
 from ..speculation.request_spec import RequestSpec
 from ..tokenizer import Tokenizer
+from .body_parts import DraftOptions, Prediction, Speculative, Texts, as_list
 from .lm_studio_fields import read_speculative
 from .messages import text_of_content
-from .request_bodies import DraftOptions, Prediction, SharedBody, Speculative, Texts, as_list
+from .request_bodies import SharedBody
 from .request_decoding import refuse
 
 if TYPE_CHECKING:

@@ -7,7 +7,8 @@ from typing import Any, Final
 
 import msgspec
 
-from .request_bodies import GenerationBody, ResponseFormat, StructuredOutputs
+from .body_parts import ResponseFormat, StructuredOutputs
+from .request_bodies import GenerationBody
 from .request_decoding import refuse
 
 GRAMMAR: Final = "grammar"

@@ -9,9 +9,10 @@ from typing import Any, Final
 from msgspec import Struct, field
 
 from ..sampling.forms import PLACE
+from .body_parts import ToolChoice
 from .reply import CallStyle
 from .reply.styles import BARE, LISTED
-from .request_bodies import ChatBody, ToolChoice
+from .request_bodies import ChatBody
 from .request_decoding import refuse
 
 NONE, AUTO, REQUIRED = "none", "auto", "required"

@@ -12,6 +12,7 @@ from support.thoroughness import n_examples
 
 from nextn.core.sampling.params import SamplingParams
 from nextn.core.server.api_errors import ApiError
+from nextn.core.server.body_parts import Speculative
 from nextn.core.server.request_bodies import (
     ChatBody,
     CompletionBody,
@@ -19,7 +20,6 @@ from nextn.core.server.request_bodies import (
     InfillBody,
     MessagesBody,
     ResponsesBody,
-    Speculative,
 )
 from nextn.core.server.request_decoding import decode
 
