@@ -123,7 +123,8 @@ class ChatLoop:
         try:
             prompt = self.conversation.prompt()
             self.output.progress(READING, 0.0)
-            answer = print_answer(self.runtime, prompt, self.params, self.printer)
+            params = self.conversation.limited(self.params)
+            answer = print_answer(self.runtime, prompt, params, self.printer)
         except KeyboardInterrupt:
             self.conversation.take_back("user")
             return True

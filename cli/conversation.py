@@ -10,17 +10,20 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 from msgspec import Struct
+from msgspec.structs import replace
 
 from ..core.errors import ModelError
 from ..core.tokenizer.built_in_templates import BUILT_IN
-from .prompt_source import one_of
+from .prompt_source import one_of, unescaped
 from .shared_options import ChatOptions
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from ..core.generation import GenerateParams
     from ..core.runtime import Runtime
+    from ..core.sampling.thought_limit import ThoughtLimit
     from ..core.state.embedded_rows import ModelPrompt
     from ..core.tokenizer import ChatTemplate, Tokenizer
     from ..core.vision.image_encoder import ReadImage
@@ -34,6 +37,8 @@ class ChatSetup(Struct, frozen=True):
     source: str | None  # of a template from outside the model file
     name: str | None  # of a template in the model file
     switches: dict[str, Any]
+    budget: int | None = None  # of thoughts
+    message: str = ""  # that ends them
 
     def start(self, runtime: Runtime) -> Conversation:
         return Conversation(runtime.tokenizer, self._find_template(runtime), self, runtime=runtime)
@@ -73,7 +78,10 @@ def read_chat(options: ChatOptions, *, is_wanted: bool) -> ChatSetup | None:
         return None
     system = one_of("system-prompt", options.system_prompt, options.system_prompt_file)
     name, source = options.chat_template, read_template(options)
-    return ChatSetup(system, source, name, read_switches(options))
+    message = unescaped(options.reasoning_budget_message or "")
+    return ChatSetup(
+        system, source, name, read_switches(options), options.reasoning_budget, message
+    )
 
 
 def read_template(options: ChatOptions | TemplateOptions) -> str | None:
@@ -103,8 +111,6 @@ def read_switches(options: ChatOptions | TemplateOptions) -> dict[str, Any]:
     thinks = {None: None, "auto": None, "on": True, "off": False}
     if options.reasoning not in thinks:
         raise typer.BadParameter(f"--reasoning must be on, off or auto, got {options.reasoning!r}")
-    if options.reasoning_budget not in (None, -1, 0):
-        raise typer.BadParameter("--reasoning-budget must be -1 or 0: thoughts are not cut short")
     is_thinking = False if options.reasoning_budget == 0 else thinks[options.reasoning]
     usual = {"enable_thinking": is_thinking, "reasoning_effort": options.reasoning_effort}
     text = options.chat_template_kwargs
@@ -129,6 +135,7 @@ class Conversation:
     messages: list[dict[str, str]] = field(default_factory=list)
     runtime: Runtime | None = None  # for images
     images: list[ReadImage] = field(default_factory=list)  # of all messages
+    limit: ThoughtLimit | None = None  # of the reply to the latest prompt
     mark: str = field(default_factory=lambda: f"<{secrets.token_hex(16)}>")  # of one, in messages
 
     def add_question(self, text: str, images: Sequence[ReadImage] = ()) -> None:
@@ -158,7 +165,9 @@ class Conversation:
 
     def prompt(self) -> list[int] | ModelPrompt:
         """Return the tokens of the whole conversation; the prefix cache has its beginning."""
+        from ..core.sampling.thought_limit import limit_thoughts
         from ..core.tokenizer.chat_template import prompt_tokens, spelling
+        from ..core.tokenizer.thinking import find_thinking_texts
 
         tokenizer, messages = self.tokenizer, list(self.messages)
         if self.setup.system is not None:
@@ -169,9 +178,15 @@ class Conversation:
             eos_token=spelling(tokenizer, tokenizer.eos_id),
             switches=self.setup.switches,
         )
+        marks, setup = find_thinking_texts(self.template.source), self.setup
+        self.limit = limit_thoughts(setup.budget, marks, text, setup.message)
         if self.images and self.runtime is not None:
             return self._with_images(text, self.runtime)
         return prompt_tokens(text, tokenizer)
+
+    def limited(self, params: GenerateParams) -> GenerateParams:
+        """With the limit of thoughts that the latest prompt needs."""
+        return params if self.limit is None else replace(params, thoughts=self.limit)
 
     def _with_images(self, text: str, runtime: Runtime) -> ModelPrompt:
         from ..core.vision.image_prompt import split_rendered

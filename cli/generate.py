@@ -116,7 +116,9 @@ def generate(  # noqa: PLR0913 - groups of flags
         if is_interactive and conversation is not None:
             hold_conversation(runtime, conversation, params, printer, output, pictures)
         prompt = make_prompt(runtime, conversation, text, pictures, output)
-        if conversation is None and not (results.json or results.jsonl):
+        if conversation is not None:
+            params = conversation.limited(params)
+        elif not (results.json or results.jsonl):
             prompts.show(text, output)
         answer_once(runtime, prompt, params, printer, output, make_recorder(audit))
 

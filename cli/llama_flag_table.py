@@ -260,7 +260,6 @@ ROWS: Final[tuple[Row, ...]] = (
     *_notes("what a conversation keeps of its thoughts is decided by the template", "SC",
         "--reasoning-preserve", "--no-reasoning-preserve",
     ),
-    *_refused("thinking ends where the model ends it", "SC", "--reasoning-budget-message TEXT"),
     # Server.
     *_notes("all methods and headers that an API client sends are allowed", "S",
         "--cors-methods METHODS", "--cors-headers HEADERS", "--cors-credentials",
@@ -382,5 +381,6 @@ ENVIRONMENT: Final[dict[str, str]] = {
         "REASONING": "--reasoning",
         "REASONING_EFFORT": "--reasoning-effort",
         "THINK_BUDGET": "--reasoning-budget",
+        "THINK_BUDGET_MESSAGE": "--reasoning-budget-message",
     }.items()
 } | {"LLAMA_API_KEY": "--api-key"}

@@ -13,11 +13,13 @@ from .console import Console
 from .flags import flag, flag_group
 from .generate_params import read_grammar, read_schema
 from .log import LEVELS
+from .prompt_source import unescaped
 from .sampling_options import RANDOM_SEED, SamplingOptions
 from .shared_options import (
     REASONING,
     REASONING_BUDGET,
     REASONING_EFFORT,
+    REASONING_MESSAGE,
     UNLIMITED,
     VoiceOptions,
 )
@@ -236,6 +238,7 @@ class TemplateOptions:
     reasoning: str | None = REASONING
     reasoning_effort: str | None = REASONING_EFFORT
     reasoning_budget: int | None = REASONING_BUDGET
+    reasoning_budget_message: str | None = REASONING_MESSAGE
     prefill_assistant: bool = flag(
         "--prefill-assistant/--no-prefill-assistant",
         "A chat that ends with a message of the assistant is continued there.",
@@ -303,6 +306,8 @@ def build_settings(  # noqa: PLR0913 - groups of flags
             prefills=templates.prefill_assistant,
             template_kwargs=tuple(switches.items()),
             reasoning_format=templates.reasoning_format,
+            reasoning_budget=templates.reasoning_budget,
+            reasoning_message=unescaped(templates.reasoning_budget_message or ""),
             pooling=vectors.pooling,
             embd_normalize=vectors.embd_normalize,
             ssl_key=_path(listen.ssl_key_file),

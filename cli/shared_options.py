@@ -31,7 +31,14 @@ REASONING: Final = flag(
 REASONING_EFFORT: Final = flag(
     "--reasoning-effort LEVEL", "How much a model thinks whose template has levels, such as low."
 )
-REASONING_BUDGET: Final = flag("--reasoning-budget N", "0: no thinking; -1: as much as there is.")
+REASONING_BUDGET: Final = flag(
+    "--reasoning-budget N",
+    "Tokens of all thoughts of a reply at most; 0: no thinking; -1: as much as there is.",
+    min=-1,
+)
+REASONING_MESSAGE: Final = flag(
+    "--reasoning-budget-message TEXT", "Ends thoughts that the budget cuts, before their mark."
+)
 IGNORE_EOS: Final = flag(
     "--ignore-eos", "No end by the model: end-of-text tokens are never generated."
 )
@@ -180,6 +187,7 @@ class ChatOptions:
     reasoning: str | None = REASONING
     reasoning_effort: str | None = REASONING_EFFORT
     reasoning_budget: int | None = REASONING_BUDGET
+    reasoning_budget_message: str | None = REASONING_MESSAGE
 
 
 @flag_group("Output")

@@ -8,6 +8,7 @@ from msgspec import Struct, field
 
 from .errors import ConfigError, NextnError
 from .sampling.params import SamplingParams
+from .sampling.thought_limit import ThoughtLimit
 from .speculation.request_spec import BY_DEFAULT, RequestSpec
 
 # Stop reasons.
@@ -35,6 +36,7 @@ class GenerateParams(Struct, frozen=True):
     json_schema: str | None = None  # JSON text of a schema that it has to follow
     regex: str | None = None  # that the whole text has to match
     forms: str | None = None  # alternatives, one of which it has to follow: see `sampling.forms`
+    thoughts: ThoughtLimit | None = None  # how long they may be
     with_rejected: bool = False  # events list the draft tokens that were rejected
     owner: str = ""  # n-grams of one owner are not drafted for another
     reuse: bool = True  # start from the prefix cache

@@ -15,6 +15,7 @@ from ..sampling.grammar import Grammar, Grammars
 from ..sampling.min_length import MinLength
 from ..sampling.params import SamplingParams, logit_biases
 from ..sampling.sampler import Sampler
+from ..sampling.thinking_budget import ThinkingBudget
 from ..tokenizer import Tokenizer
 
 _MAX_BREAKERS: Final = 16  # lists of DRY breakers that are remembered: each takes 0.1 s to look up
@@ -39,9 +40,20 @@ class SamplerMaker:
             sampling,
             n_vocab=self._n_vocab,
             sequence=index,
-            grammar=self._make_grammar(params),
+            grammar=self._make_rule(params),
             breakers=self._find_breakers(sampling),
         )
+
+    def _make_rule(self, params: GenerateParams) -> Grammar | None:
+        grammar, limit = self._make_grammar(params), params.thoughts
+        if limit is None:
+            return grammar
+        tokenizer = self._tokenizer
+        message = tokenizer.encode(
+            limit.message, add_special=False, parse_special=False, continues=True
+        )
+        mark = tokenizer.encode(limit.closing, add_special=False, continues=True)
+        return ThinkingBudget(limit, [*message, *mark], tokenizer.piece, grammar)
 
     def _make_grammar(self, params: GenerateParams) -> Grammar | None:
         if params.grammar is not None:

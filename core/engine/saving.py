@@ -12,6 +12,7 @@ from ..backend.interface import SlotImage
 from ..errors import ConfigError, FileFormatError
 from ..generation import GenerateParams
 from ..sampling.params import SamplingParams
+from ..sampling.thought_limit import ThoughtLimit
 from ..speculation.request_spec import RequestSpec
 from ..state.embedded_rows import ModelPrompt
 from ..state.prefix_export import Origin, check_fit
@@ -43,6 +44,8 @@ class SavedRequest(Struct, frozen=True):
             spec = RequestSpec(**params.pop("spec", {}))
             thinking = params.pop("thinking_spec", None)
             params["thinking_spec"] = None if thinking is None else RequestSpec(**thinking)
+            thoughts = params.pop("thoughts", None)
+            params["thoughts"] = None if thoughts is None else ThoughtLimit(**thoughts)
             index = fields["index"]
             if not isinstance(index, int) or not 0 <= index < 1 << 32:
                 raise ConfigError(f"sequence index {index!r}")

@@ -258,7 +258,8 @@ class Sampler:
     ) -> Candidates:
         check_row(logits, maxima)
         if self.grammar is not None:
-            logits, maxima = self.grammar.mask(logits), None
+            masked = self.grammar.mask(logits)
+            logits, maxima = masked, maxima if masked is logits else None
         recent = self._recent(history)
         moment = Moment(self._place(position), recent, self._window, self._breakers)
         return chain.run(logits, moment, maxima)

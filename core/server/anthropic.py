@@ -40,7 +40,8 @@ async def messages(request: Request) -> Response:
 
     def read() -> MessagesFormat:
         parsed = parse_request(service, chat, [prompt.tokens], logprobs=None, owner=owner)
-        parsed.params, parsed.left_out = bind(parsed.params, prompt), left_out(_kinds(body))
+        parsed.params = bind(parsed.params, prompt, chat, service.settings)
+        parsed.left_out = left_out(_kinds(body))
         return MessagesFormat(parsed, prompt, len(prompt.tokens))
 
     return await start(service, await aside(body.size, read))
@@ -76,6 +77,8 @@ def as_chat(body: CountTokensBody) -> dict[str, Any]:
     if body.thinking is not None:
         thinks = {"enable_thinking": body.thinking.type != "disabled"}
         chat["chat_template_kwargs"] = thinks | (body.chat_template_kwargs or {})
+        if body.thinking.budget_tokens is not None:
+            chat["reasoning_budget_tokens"] = body.thinking.budget_tokens
     return chat
 
 

@@ -31,6 +31,7 @@ Limit = Annotated[int, Meta(ge=-1, le=MAX_INT)] | None
 NonEmpty = Annotated[str, Meta(min_length=1)]
 Stop = Annotated[str, Meta(max_length=4096)]
 Stops = Stop | Annotated[list[Stop], Meta(max_length=256)] | None
+Budget = Annotated[Limit, Meta(description="tokens of all thoughts of a chat's reply; -1: any")]
 MaxTokens = Annotated[Limit, Meta(description="tokens to generate at most; -1: no limit")]
 Seed = Annotated[int, Meta(ge=-1, extra_json_schema={"maximum": MAX_SEED})] | None
 NTexts = Annotated[int, Meta(ge=1, le=MAX_TEXTS)] | None
@@ -219,6 +220,7 @@ class BlockToolChoice(msgspec.Struct):
 
 class Thinking(msgspec.Struct):
     type: Text = None
+    budget_tokens: Budget = None
 
 
 class Effort(msgspec.Struct):

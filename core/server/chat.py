@@ -34,7 +34,7 @@ async def chat_completions(request: Request) -> Response:
 
     def read() -> ChatFormat:
         parsed = parse_request(service, body, [prompt.tokens], logprobs=logprobs, owner=owner)
-        parsed.params = bind(parsed.params, prompt)
+        parsed.params = bind(parsed.params, prompt, body, service.settings)
         reasoning = body.reasoning_format or service.settings.reasoning_format
         return ChatFormat(parsed, service, prompt, reasoning)
 

@@ -39,7 +39,10 @@ _OPTIONS: Final = {
     "repeat_last_n": "repeat_last_n", "repeat_penalty": "repeat_penalty",
     "presence_penalty": "presence_penalty", "frequency_penalty": "frequency_penalty",
 }  # fmt: skip
-_OURS: Final = ("grammar", "speculative", "cache_prompt", "id_slot", "cache_salt")
+_OURS: Final = (
+    "grammar", "speculative", "cache_prompt", "id_slot", "cache_salt", "lora",
+    "reasoning_budget_tokens", "reasoning_budget_message",
+)  # fmt: skip
 _NS: Final = 1_000_000  # of a millisecond
 
 
@@ -78,7 +81,7 @@ async def _reply(
 
     def read() -> OllamaFormat:
         parsed = parse_request(service, chat, [prompt.tokens], logprobs=None, owner=owner)
-        parsed.params = bind(parsed.params, prompt)
+        parsed.params = bind(parsed.params, prompt, chat, service.settings)
         return OllamaFormat(parsed, prompt, is_chat=is_chat)
 
     return await start(service, await aside(body.size, read))

@@ -10,14 +10,35 @@ from msgspec.structs import replace
 
 from ..generation import GenerateParams
 from ..sampling.forms import write_forms
+from ..sampling.thought_limit import ThoughtLimit, limit_thoughts
 from ..tokenizer.harmony import ANALYSIS, ASSISTANT, CALL, COMMENTARY, END, FINAL
 from .chat_prompt import ChatPrompt
+from .request_bodies import BUDGETS, ChatBody
 from .request_decoding import refuse
+from .settings import ServerSettings
 
 Forms = list[tuple[str, Any, str]]  # text before, schema, text behind
 
 
-def bind(params: GenerateParams, prompt: ChatPrompt) -> GenerateParams:
+def bind(
+    params: GenerateParams, prompt: ChatPrompt, body: ChatBody, settings: ServerSettings
+) -> GenerateParams:
+    limit = _thought_limit(prompt, body, settings)
+    return _with_rules(replace(params, thoughts=limit) if limit else params, prompt)
+
+
+def _thought_limit(
+    prompt: ChatPrompt, body: ChatBody, settings: ServerSettings
+) -> ThoughtLimit | None:
+    given = [value for name in BUDGETS if (value := getattr(body, name)) is not None]
+    n_max = given[0] if given else settings.reasoning_budget
+    message = body.reasoning_budget_message
+    if message is None:
+        message = settings.reasoning_message
+    return limit_thoughts(n_max, prompt.marks, prompt.text, message)
+
+
+def _with_rules(params: GenerateParams, prompt: ChatPrompt) -> GenerateParams:
     if prompt.calls is not None and prompt.tools.is_forced:
         if params.is_restricted:
             refuse("tool_choice", "cannot demand a call of a text that follows a grammar")

@@ -16,6 +16,7 @@ from .body_parts import (
     MAX_TOP_LOGPROBS,
     BlockMessage,
     BlockToolChoice,
+    Budget,
     ChatMessage,
     Choices,
     Content,
@@ -150,6 +151,14 @@ class GenerationBody(SharedBody):
     n_keep: Annotated[Limit, Meta(description="has no effect")] = None
     n_discard: Annotated[Count, Meta(description="has no effect")] = None
     t_max_predict_ms: Limit = None
+    reasoning_budget_tokens: Budget = None
+    thinking_budget_tokens: Annotated[
+        Budget, Meta(description="the same as `reasoning_budget_tokens`")
+    ] = None
+    thinking_token_budget: Annotated[Budget, Meta(description="vLLM's name of it")] = None
+    reasoning_budget_message: Annotated[
+        Text, Meta(description="ends thoughts that the budget cuts, before their mark")
+    ] = None
     stream_options: StreamOptions | None = None
     return_progress: Flag = None
     return_tokens: Flag = None
@@ -159,6 +168,7 @@ class GenerationBody(SharedBody):
     response_fields: Annotated[Texts, Meta(description="only these are returned")] = None
 
 
+BUDGETS: Final = ("reasoning_budget_tokens", "thinking_budget_tokens", "thinking_token_budget")
 _OF_RESPONSES: Final = (
     "n", "n_cmpl", "stream_options", "return_progress", "return_tokens", "return_sources",
     "timings_per_token", "verbose", "response_fields",

@@ -47,7 +47,8 @@ async def responses(request: Request) -> Response:
 
     def read() -> ResponsesFormat:
         parsed = parse_request(service, chat, [prompt.tokens], logprobs=None, owner=owner)
-        parsed.params, parsed.left_out = bind(parsed.params, prompt), left_out(_kinds(body))
+        parsed.params = bind(parsed.params, prompt, chat, service.settings)
+        parsed.left_out = left_out(_kinds(body))
         return ResponsesFormat(parsed, prompt, body.given, service, keep)
 
     return await start(service, await aside(body.size, read))

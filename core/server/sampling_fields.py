@@ -16,7 +16,7 @@ from ..tokenizer import Tokenizer
 from .adapter_fields import read_scales
 from .api_errors import api_error
 from .body_parts import GivenBiases, Stops, as_list
-from .request_bodies import GenerationBody
+from .request_bodies import BUDGETS, ChatBody, GenerationBody
 from .request_decoding import refuse
 from .service import Service
 from .settings import ServerSettings
@@ -37,6 +37,8 @@ def read_params(
 ) -> GenerateParams:
     """Reads all but the prompt. The caller reads `logprobs`, whose fields differ between APIs."""
     settings, tokenizer = service.settings, service.tokenizer
+    if not isinstance(body, ChatBody):
+        _refuse_budgets(body)
     rule = read_rule(body) or _usual_rule(settings)
     max_tokens = read_max_tokens(body, settings)
     spec, thinking_spec = read_specs(body, tokenizer, service.runtime)
@@ -56,6 +58,7 @@ def read_params(
             with_rejected=bool(body.return_sources),
             owner=owner,
             reuse=reuse,
+            thoughts=None,  # see `reply_rules`
             adapters=read_scales(body.lora, service.runtime.model.adapters),
             spec=spec,
             thinking_spec=thinking_spec,
@@ -67,6 +70,12 @@ def read_params(
 def _usual_rule(settings: ServerSettings) -> dict[str, str]:
     usual = {"grammar": settings.grammar, "json_schema": settings.json_schema}
     return {name: rule for name, rule in usual.items() if rule is not None}
+
+
+def _refuse_budgets(body: GenerationBody) -> None:
+    for name in BUDGETS:
+        if (getattr(body, name) or 0) > 0:
+            refuse(name, "is for chats: a text that is continued has no template with thoughts")
 
 
 def _ignores_eos(body: GenerationBody, settings: ServerSettings, *, has_rule: bool) -> bool:

@@ -40,6 +40,7 @@ llama-server -m m.gguf -ctk q8_0 -ctv q8_0 -fa 1
 llama-server -m m.gguf --chat-template chatml --reasoning-format deepseek
 llama-server -m m.gguf --jinja --chat-template-kwargs '{"enable_thinking": false}'
 llama-server -m m.gguf --reasoning-budget 0 --reasoning off
+llama-server -m m.gguf --reasoning-budget 512 --reasoning-budget-message 'That is enough.'
 llama-server -m gpt-oss.gguf --ctx-size 0 --jinja -ub 2048 -b 2048 --reasoning-effort high
 llama-server -m m.gguf --metrics --slots --no-webui --slot-save-path .
 llama-server -m m.gguf --cache-reuse 256 --cache-ram 4096 --ctx-checkpoints 32

@@ -22,6 +22,7 @@ from nextn.core.server.reply import find_call_style
 from nextn.core.server.reply_rules import bind
 from nextn.core.server.request_bodies import ChatBody
 from nextn.core.server.request_decoding import decode
+from nextn.core.server.settings import ServerSettings
 from nextn.core.server.tools import read_tools
 from nextn.core.tokenizer import load_tokenizer
 from nextn.core.tokenizer.thinking import find_thinking_texts
@@ -184,7 +185,7 @@ def rules(**body: Any) -> str:
     params = GenerateParams(json_schema=body.get("json_schema"))
     marks, style = find_thinking_texts(HARMONY), find_call_style(HARMONY)
     prompt = ChatPrompt(SAID, read_tools(read), style, marks, None, [], is_harmony=True)
-    bound = bind(params, prompt)
+    bound = bind(params, prompt, read, ServerSettings())
     assert bound.forms is not None
     assert bound.json_schema is None
     return bound.forms
