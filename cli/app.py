@@ -39,7 +39,7 @@ COMMANDS: Final = {
         ".warmup", "warmup", "Compile the kernels that a file needs, for the CPU."
     ),
 }
-app = typer.Typer(name="spec", cls=group_of(COMMANDS), **SETTINGS)
+app = typer.Typer(name="spec", cls=group_of(COMMANDS), **SETTINGS | {"add_completion": True})
 
 
 def show_version(wanted: bool) -> None:

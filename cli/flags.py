@@ -38,7 +38,14 @@ def flag(spelling: str, help: str, default: Any = _UNSET, **more: Any) -> Any:
     limits, and whatever else `typer.Option` takes."""
     names = [word for word in spelling.split() if word.startswith("-")]
     metavar = next((word for word in spelling.split() if not word.startswith("-")), None)
+    if metavar is not None and "|" in metavar:
+        choices = metavar.split("|")
+        more["autocompletion"] = lambda incomplete: _beginning_with(incomplete, choices)
     return FlagField(typer.Option(*names, metavar=metavar, help=help, **more), default)
+
+
+def _beginning_with(begun: str, choices: Sequence[str]) -> list[str]:
+    return [choice for choice in choices if choice.startswith(begun)]
 
 
 def argument(metavar: str, help: str, default: Any = REQUIRED) -> Any:

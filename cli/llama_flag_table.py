@@ -302,7 +302,7 @@ ROWS: Final[tuple[Row, ...]] = (
     *_notes("the terminal is used plainly", "C", "--simple-io", "--multiline-input -mli"),
     *_refused("redirect stdout: > FILE", "C", "--output --output-file -o FILE"),
     *_refused("any OpenAI client talks to a server", "C", "--server-base URL"),
-    *_refused("shells have no completion of spec", ALL, "--completion-bash"),
+    *_refused("spec --show-completion prints that of the shell", ALL, "--completion-bash"),
     *_refused("files are named with -m", ALL, "--cache-list -cl"),
     *_refused("--device takes cpu, cuda, cuda:1 and so on", ALL, "--list-devices"),
 )  # fmt: skip
