@@ -19,6 +19,7 @@ COMMANDS: Final = {
     "drafter": Subcommand(
         ".convert.drafter", "drafter", "A drafter of any layout in the names of llama.cpp."
     ),
+    "lora": Subcommand(".convert.lora", "lora", "A LoRA adapter of PEFT to GGUF."),
     "train": Subcommand(".convert.train", "train", "A drafter for a model, out of its own texts."),
     "attach": Subcommand(".convert.attach", "attach", "An MTP head into a GGUF that lost it."),
     "extract": Subcommand(
