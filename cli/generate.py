@@ -7,10 +7,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NoReturn
 
 import typer
+from msgspec.structs import replace as replaced
 
 from .adapter_options import AdapterOptions
 from .auditing import fail_if_different
 from .console import READING, Console
+from .context_options import ContextOptions
 from .conversation import has_conversations, read_chat, start_renderer
 from .flags import takes_flags
 from .generate_params import build_params, with_file_defaults
@@ -64,6 +66,7 @@ def generate(  # noqa: PLR0913 - groups of flags
     adapters: AdapterOptions,
     place: PlaceOptions,
     texts: TextOptions,
+    context: ContextOptions,
     chats: ChatOptions,
     sampling: SamplingOptions,
     spec: SpecFlags,
@@ -83,9 +86,11 @@ def generate(  # noqa: PLR0913 - groups of flags
     output = voice.console()
     check_results(results, prompts, chats)
     texts, chats = without_escapes(prompts, texts, chats)
-    params = build_params(texts, sampling, results)
+    params = replaced(build_params(texts, sampling, results), shift=context.shift)
     speculation, changes = build_spec(spec, control), overrides.values()
     check_audit(audit, speculation)
+    if audit.verify_lossless and params.shift is not None:
+        raise typer.BadParameter("--verify-lossless needs whole texts; leave --context-shift out")
     check_mode(speculation, params)
     # All that can be checked before comes before.
     sees = projector.is_looked_for and bool(images.image)

@@ -9,6 +9,7 @@ import typer
 
 from .adapter_options import ServedAdapterOptions
 from .console import Console
+from .context_options import ContextOptions
 from .flags import given_flags, given_values, running_command, takes_flags
 from .image_options import ProjectorOptions
 from .leaving import end_server, leave_at_signals
@@ -54,6 +55,7 @@ def serve(  # noqa: PLR0913 - groups of flags
     listen: ListenOptions,
     limits: LimitOptions,
     cache: CacheOptions,
+    context: ContextOptions,
     templates: TemplateOptions,
     vectors: EmbeddingOptions,
     sampling: SamplingOptions,
@@ -75,8 +77,8 @@ def serve(  # noqa: PLR0913 - groups of flags
     output = log.console(voice)
     show_log(output)
     flags = ServeFlags(
-        models, projector, adapters, place, listen, limits, cache, templates, vectors, sampling,
-        spec, control, rules, overrides, log, given_flags(), voice.verbose,
+        models, projector, adapters, place, listen, limits, cache, context, templates, vectors,
+        sampling, spec, control, rules, overrides, log, given_flags(), voice.verbose,
     )  # fmt: skip
     settings = flags.settings()
     if router.is_used:

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from .adapter_options import ServedAdapterOptions
 from .console import Console
+from .context_options import ContextOptions
 from .conversation import read_switches, read_template
 from .flags import Values, fill
 from .image_options import ProjectorOptions
@@ -43,6 +44,7 @@ class ServeFlags:
     listen: ListenOptions
     limits: LimitOptions
     cache: CacheOptions
+    context: ContextOptions
     templates: TemplateOptions
     vectors: EmbeddingOptions
     sampling: SamplingOptions
@@ -65,6 +67,7 @@ class ServeFlags:
             fill(ListenOptions, values),
             fill(LimitOptions, values),
             fill(CacheOptions, values),
+            fill(ContextOptions, values),
             fill(TemplateOptions, values),
             fill(EmbeddingOptions, values),
             fill(SamplingOptions, values),
@@ -84,8 +87,9 @@ class ServeFlags:
         self.overrides.values()
         share_context(self.place, self.listen)
         return build_settings(
-            self.listen, self.limits, self.cache, self.templates, self.vectors, self.sampling,
-            self.rules, self.log, read_switches(self.templates), verbose=self.is_verbose,
+            self.listen, self.limits, self.cache, self.context, self.templates, self.vectors,
+            self.sampling, self.rules, self.log, read_switches(self.templates),
+            verbose=self.is_verbose,
         )  # fmt: skip
 
     def find(self, settings: ServerSettings, output: Console) -> tuple[ServedModel, ServerSettings]:
@@ -116,7 +120,5 @@ class ServeFlags:
         speculation = build_spec(self.spec, self.control)
         if warning := warning_of(speculation):
             yield warning
-        if self.cache.warning:
-            yield self.cache.warning
         if speculation.corpus is not None and len(settings.api_keys) > 1:
             yield "--spec-corpus: what one API key's requests add is drafted for all keys"

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import typer
 
 from .console import Console
+from .context_options import ContextOptions
 from .flags import flag, flag_group
 from .generate_params import read_grammar, read_schema
 from .log import LEVELS
@@ -171,10 +172,6 @@ class CacheOptions:
         min=-1,
     )
     slot_save_path: Path | None = flag("--slot-save-path DIR", "Folder for saved slots.")
-    context_shift: bool = flag(
-        "--context-shift/--no-context-shift",
-        "Accepted, and always off: a response ends when its context is full.",
-    )
     sleep_idle_seconds: int = flag(
         "--sleep-idle-seconds S",
         "Seconds without a request until the model's memory is freed; the next request loads it "
@@ -188,12 +185,6 @@ class CacheOptions:
             raise typer.BadParameter("--sleep-idle-seconds must be at least 1, or -1 for never")
         if self.slot_save_path is not None and not self.cache_ram:
             raise typer.BadParameter("--slot-save-path saves what --cache-ram 0 does not keep")
-
-    @property
-    def warning(self) -> str | None:
-        if not self.context_shift:
-            return None
-        return "--context-shift is ignored: a response ends when its context is full (length)"
 
     @property
     def room(self) -> int | None:
@@ -257,6 +248,7 @@ def build_settings(  # noqa: PLR0913 - groups of flags
     listen: ListenOptions,
     limits: LimitOptions,
     cache: CacheOptions,
+    context: ContextOptions,
     templates: TemplateOptions,
     vectors: EmbeddingOptions,
     sampling: SamplingOptions,
@@ -293,6 +285,8 @@ def build_settings(  # noqa: PLR0913 - groups of flags
             json_schema=read_schema(rules),
             api_prefix=listen.api_prefix.rstrip("/"),
             max_tokens=None if limits.predict < 0 else limits.predict,
+            shifts_context=context.context_shift,
+            n_keep=context.keep,
             max_queue=limits.max_queue,
             max_body=limits.max_body * _MIB,
             io_s=limits.timeout,

@@ -23,6 +23,13 @@ TARGET: Final = "target"  # the source of tokens that were not drafted
 NO_TOKEN: Final = -1
 
 
+class ContextShift(Struct, frozen=True):
+    """A text whose context is full goes on from a part of it, which is read again."""
+
+    n_keep: int = 0  # tokens of its beginning that stay; -1: those of the prompt
+    n_discard: int = 0  # tokens behind these that go; 0: half of the rest
+
+
 class GenerateParams(Struct, frozen=True):
     sampling: SamplingParams = field(default_factory=SamplingParams)
     max_tokens: int | None = None  # None: until the model ends the text or the context is full
@@ -36,6 +43,7 @@ class GenerateParams(Struct, frozen=True):
     json_schema: str | None = None  # JSON text of a schema that it has to follow
     regex: str | None = None  # that the whole text has to match
     forms: str | None = None  # alternatives, one of which it has to follow: see `sampling.forms`
+    shift: ContextShift | None = None  # of a full context; None: it ends the text
     thoughts: ThoughtLimit | None = None  # how long they may be
     with_rejected: bool = False  # events list the draft tokens that were rejected
     owner: str = ""  # n-grams of one owner are not drafted for another

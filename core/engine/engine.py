@@ -208,6 +208,8 @@ class Engine:
         self._read_to_end(sequence)
         if sequence.stop_reason is not None:
             raise ConfigError(f"sequence {sequence.id} has ended: nothing is left to save")
+        if sequence.n_dropped:
+            raise ConfigError(f"sequence {sequence.id} has lost a part: it cannot be saved")
         state = sequence.state
         if state is None or not state.n_cells:
             return sequence.saved or saving.take(self._origin_of(sequence.scales), sequence, {}, {})
@@ -296,6 +298,8 @@ class Engine:
     ) -> Sequence:
         if sampler is None:
             sampler = self.prepare(params, index)
+        if prompt.runs and params.shift is not None:
+            raise ConfigError("a context with images, or other rows, cannot be shifted")
         verifier = self._verifier_for(params)
         sampler.begin(prompt.real_tokens() if prompt.runs else prompt.tokens)
         sequence = Sequence(
@@ -385,6 +389,9 @@ class Engine:
         if sequence.stop_reason is not None:
             self._finish(sequence)
             return
+        if sequence.is_full:
+            self._shift(sequence)
+            return
         if sequence.has_thoughts:
             sequence.update_spec()
         if state.n_cells in state.wanted:
@@ -392,6 +399,12 @@ class Engine:
         if state.n_cells == sequence.n_prompt and self._is_reusable(sequence):
             self.store.publish(state, self._reusable(sequence, state.n_cells))
         self._scheduler.move_on(part)
+
+    def _shift(self, sequence: Sequence) -> None:
+        """Let a sequence go on from a part of its context, before all that wait."""
+        self._close(sequence)
+        sequence.shift()
+        self._scheduler.queue_again(sequence)
 
     def _close(self, sequence: Sequence, *, is_sound: bool = True) -> None:
         state, sequence.state = sequence.state, None

@@ -10,7 +10,7 @@ from msgspec import Struct, to_builtins
 
 from ..backend.interface import SlotImage
 from ..errors import ConfigError, FileFormatError
-from ..generation import GenerateParams
+from ..generation import ContextShift, GenerateParams
 from ..sampling.params import SamplingParams
 from ..sampling.thought_limit import ThoughtLimit
 from ..speculation.request_spec import RequestSpec
@@ -46,6 +46,8 @@ class SavedRequest(Struct, frozen=True):
             params["thinking_spec"] = None if thinking is None else RequestSpec(**thinking)
             thoughts = params.pop("thoughts", None)
             params["thoughts"] = None if thoughts is None else ThoughtLimit(**thoughts)
+            shift = params.pop("shift", None)
+            params["shift"] = None if shift is None else ContextShift(**shift)
             index = fields["index"]
             if not isinstance(index, int) or not 0 <= index < 1 << 32:
                 raise ConfigError(f"sequence index {index!r}")

@@ -58,6 +58,13 @@ class Scheduler:
             self._writing.append(sequence)
             self._prompts.remove(sequence)
 
+    def queue_again(self, sequence: Sequence) -> None:
+        """A running sequence, whose state was closed, goes before all that wait."""
+        self.waiting.appendleft(sequence)  # first, so that an interrupt finds it somewhere
+        for group in (self._prompts, self._writing):
+            if sequence in group:
+                group.remove(sequence)
+
     def remove(self, sequence: Sequence) -> None:
         for group in (self.waiting, self._prompts, self._writing):
             if sequence in group:

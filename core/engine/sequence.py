@@ -39,6 +39,8 @@ from ..state.store import SequenceState
 from ..tokenizer import StreamDecoder
 from .stops import StopFinder
 
+_NEVER: Final = 1 << 60
+_LEAST_LEFT: Final = 4  # tokens that leave or stay when a context is shifted
 _NO_DRAFT: Final = Draft()  # shared by all that have none: not to be changed
 
 # Called for each token with its source and the row of logits that it was picked from.
@@ -67,8 +69,13 @@ class Sequence:
         self.real_tokens = prompt.real_tokens() if prompt.runs else self.tokens
         self.n_prompt = len(prompt)
         self.prompt, self._n_shared = prompt, prompt.n_shared
-        wanted = n_ctx if params.max_tokens is None else self.n_prompt + params.max_tokens
-        self.max_len = min(wanted, n_ctx)
+        self._n_ctx = n_ctx
+        self._end_at = n_ctx if params.max_tokens is None else self.n_prompt + params.max_tokens
+        if params.shift is not None and params.max_tokens is None:
+            self._end_at = _NEVER
+        self.n_dropped = 0  # tokens that left a full context
+        self._n_kept = self.n_prompt if params.shift and params.shift.n_keep < 0 else 0
+        self.max_len, self._limit = self._lengths()
         self._thoughts: Phase | None = None  # if they are drafted for in their own way
         self.has_thoughts = False
         self.spec = params.spec
@@ -82,7 +89,6 @@ class Sequence:
         self.saved: SequenceSnapshot | None = None  # what to begin with, instead of the prompt
         self.on_row: RowObserver | None = None
         self._is_stateless = sampler.is_stateless
-        self._limit = LIMIT if params.max_tokens is not None and wanted <= n_ctx else CONTEXT
         self._eog_ids = eog_ids
         self._stream, self._stops = stream, StopFinder(params.stop)
         self._lap = 0.0
@@ -106,9 +112,39 @@ class Sequence:
         return self.max_len - len(self.tokens)
 
     @property
+    def n_shared(self) -> int:
+        """By how much positions are less than tokens."""
+        return self._n_shared - self.n_dropped
+
+    @property
     def position(self) -> int:
         """Of the next token, by which its noise is drawn."""
-        return len(self.tokens) - self._n_shared
+        return len(self.tokens) - self.n_shared
+
+    @property
+    def is_full(self) -> bool:
+        """Its context is, and it goes on from a part of it: see `shift`."""
+        return self.params.shift is not None and self.stop_reason is None and self.n_missing < 1
+
+    def shift(self) -> None:
+        """Drop tokens of a full context. What is left is read like a prompt."""
+        assert self.params.shift is not None
+        n = len(self.tokens)
+        keep = min(self._n_kept or self.params.shift.n_keep, n - _LEAST_LEFT)
+        drop = min(self.params.shift.n_discard or (n - keep) // 2, n - keep - 1)
+        del self.tokens[keep : keep + drop]
+        self.n_dropped += drop
+        self.n_prompt, self._end_at = len(self.tokens), self._end_at - drop
+        self.max_len, self._limit = self._lengths()
+        self.sampler.drop(drop)
+        for phase in (self._thoughts, self.phase):
+            if phase is not None:
+                phase.drop(drop)
+
+    def _lengths(self) -> tuple[int, str]:
+        """The most tokens, and why there are no more."""
+        is_limited = self.params.max_tokens is not None and self._end_at <= self._n_ctx
+        return min(self._end_at, self._n_ctx), LIMIT if is_limited else CONTEXT
 
     def pick(self, output: HostOutput, row: int) -> int:
         """The token after the last one."""
@@ -178,8 +214,9 @@ class Sequence:
         self.state = state
         if self.prompt.runs:
             state.prompt = self.prompt
-        self.stats.cached_n = state.n_reused
-        self._lap = time.perf_counter()
+        if not self.stats.steps:  # after a shift it is admitted again
+            self.stats.cached_n = state.n_reused
+            self._lap = time.perf_counter()
 
     def replay_tokens(self, tokens: Tokens[int]) -> None:
         """Append tokens that were emitted before the sequence was saved.
@@ -198,13 +235,15 @@ class Sequence:
             return text, STOP
         if token in self.params.stop_ids:
             return text + self._flush(), EOS
-        if len(self.tokens) >= self.max_len:
+        goes_on = self._limit == CONTEXT and self.params.shift is not None
+        if len(self.tokens) >= self.max_len and not goes_on:
             return text + self._flush(), self._limit
         return text, None
 
     def _look_for_stops(self, text: str) -> str:
         """Returns what can be shown of it."""
-        if self.params.stop and len(self.tokens) - self.n_prompt >= self.params.min_tokens:
+        n_written = len(self.tokens) + self.n_dropped - self.stats.prompt_n
+        if self.params.stop and n_written >= self.params.min_tokens:
             return self._stops.push(text)
         return text
 

@@ -183,6 +183,6 @@ def request_of(sequence: Sequence, max_draft: int) -> DraftRequest:
         sequence.sampler,
         sources=sequence.spec.sources,
         n_rows=sequence.prompt.n_rows,
-        n_shared=sequence.prompt.n_shared,
+        n_shared=sequence.n_shared,
         is_fixed=sequence.spec.fixed,
     )

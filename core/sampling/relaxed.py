@@ -33,6 +33,10 @@ class Phase:
         self._opening, self._closing = opening, closing
         self._n_seen, self._is_open = 0, False
 
+    def drop(self, n: int) -> None:
+        """So many of the tokens that it has read are no longer there."""
+        self._n_seen -= n
+
     def is_open(self, tokens: Sequence[int]) -> bool:
         """After these tokens, which begin with those of the call before."""
         for token in tokens[self._n_seen :]:

@@ -215,6 +215,10 @@ class Sampler:
             self._window.add(token)
         self._n_seen += 1
 
+    def drop(self, n: int) -> None:
+        """So many tokens of the history are no longer there; penalties still know them."""
+        self._n_seen -= n
+
     def copy(self) -> Sampler:
         """Independent of this one from now on."""
         twin = Sampler.__new__(Sampler)

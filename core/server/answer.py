@@ -57,7 +57,8 @@ class Answer:
 
     @property
     def is_truncated(self) -> bool:
-        return self.stop_reason == CONTEXT
+        sequence = self.job.sequence
+        return self.stop_reason == CONTEXT or (sequence is not None and sequence.n_dropped > 0)
 
     @property
     def is_cut(self) -> bool:

@@ -148,8 +148,10 @@ class GenerationBody(SharedBody):
         NTexts, Meta(description="texts of each prompt; more than there are slots wait")
     ] = None
     n_cmpl: Annotated[NTexts, Meta(description="the same as `n`")] = None
-    n_keep: Annotated[Limit, Meta(description="has no effect")] = None
-    n_discard: Annotated[Count, Meta(description="has no effect")] = None
+    n_keep: Annotated[
+        Limit, Meta(description="with --context-shift: tokens that stay; -1: of the prompt")
+    ] = None
+    n_discard: Annotated[Count, Meta(description="and those that go; 0: half of the rest")] = None
     t_max_predict_ms: Limit = None
     reasoning_budget_tokens: Budget = None
     thinking_budget_tokens: Annotated[

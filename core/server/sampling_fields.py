@@ -9,7 +9,7 @@ from typing import Any, Final
 from msgspec.structs import fields, replace
 
 from ..errors import ConfigError
-from ..generation import GenerateParams
+from ..generation import ContextShift, GenerateParams
 from ..sampling.order import parse_samplers, parse_sampling_seq
 from ..sampling.params import MAX_BIASES, Biases, SamplingParams, logit_biases
 from ..tokenizer import Tokenizer
@@ -59,6 +59,7 @@ def read_params(
             owner=owner,
             reuse=reuse,
             thoughts=None,  # see `reply_rules`
+            shift=_read_shift(body, settings),
             adapters=read_scales(body.lora, service.runtime.model.adapters),
             spec=spec,
             thinking_spec=thinking_spec,
@@ -70,6 +71,13 @@ def read_params(
 def _usual_rule(settings: ServerSettings) -> dict[str, str]:
     usual = {"grammar": settings.grammar, "json_schema": settings.json_schema}
     return {name: rule for name, rule in usual.items() if rule is not None}
+
+
+def _read_shift(body: GenerationBody, settings: ServerSettings) -> ContextShift | None:
+    if not settings.shifts_context:
+        return None
+    keep = settings.n_keep if body.n_keep is None else body.n_keep
+    return ContextShift(keep, body.n_discard or 0)
 
 
 def _refuse_budgets(body: GenerationBody) -> None:

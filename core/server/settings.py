@@ -47,6 +47,8 @@ class ServerSettings(Struct, frozen=True):
     sampling: SamplingParams = field(default_factory=SamplingParams)  # defaults of requests
     seed: int | None = None  # default of requests; None: drawn for each
     max_tokens: int | None = None  # of requests that set no limit
+    shifts_context: bool = False  # a text goes on where its context is full
+    n_keep: int = 0  # then, tokens of the beginning that stay, of requests that do not say
     ignore_eos: bool = False  # of requests that do not say, and follow no rule
     grammar: str | None = None  # of requests without a rule of their own; or `json_schema`
     json_schema: str | None = None

@@ -78,7 +78,6 @@ def test_a_restart_between_two_questions(tmp_path: Path) -> None:
     prompt = "# a stack\nclass Stack:\n" * 80
     body = {"n_predict": 30, "seed": 3, "return_tokens": True}
     with serving("--slot-save-path", str(tmp_path), "--context-shift") as (port, said):
-        assert any("--context-shift is ignored" in line for line in said)
         first = ask(port, "POST", "/completion", prompt=prompt, **body)
         prompt += first["content"] + "\n\n"
         lane = first["id_slot"]
