@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import os
-import sys
 from typing import TYPE_CHECKING
 
 import typer
@@ -36,7 +35,7 @@ def choose_model(
 ) -> Path:
     """Return the file of --model or --hf-repo, or the best one that is here. `spec`: whether
     drafters of the repository are downloaded with it."""
-    from ..core.hub_models import is_hub_name
+    from ..core.hub.hub_models import is_hub_name
     from ..core.model_names import find_model
 
     if models.hf_repo is not None:
@@ -75,15 +74,15 @@ def _from_hub(
     with_drafters: bool = False,
     with_mmproj: bool = False,
 ) -> Path:
-    from ..core.hub_models import HubModel, fetch, parse_hub_name
+    from ..core.hub.hub_models import HubModel, fetch, parse_hub_name
 
     with flag_errors():
         repo, quant = parse_hub_name(name)
     wanted = HubModel(
         repo, quant, file, models.hf_token, models.offline, with_drafters, with_mmproj
     )
-    shows_bars = not output.quiet and sys.stderr.isatty()
-    return fetch(wanted, output.remark, shows_bars=shows_bars)
+    with output.cleared():
+        return fetch(wanted, output.remark, output.progress)
 
 
 def print_choice(models: ModelOptions, model: Path, output: Console) -> None:

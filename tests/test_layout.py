@@ -36,7 +36,7 @@ LEVELS = [
     TOP,
     {"speculation", "ranks", "vision"},
     {"models", "sampling"},
-    {"state", "hub_models"},
+    {"state", "hub"},
     {"backend"},
     {"gguf", "tokenizer"},
     {"errors", "folders", "nano"},

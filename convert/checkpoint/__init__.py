@@ -1,7 +1,7 @@
 """Checkpoints of `transformers`: a folder (or repository) of safetensors files and their JSON."""
 
+from ...core.hub.http_client import RemoteError
 from .folder import FilePlace, ModelCheckpoint
-from .http import RemoteError
 from .repository import open_checkpoint, open_place
 from .safetensors import StoredTensor
 

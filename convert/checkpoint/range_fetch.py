@@ -13,7 +13,7 @@ from typing import Final
 from ...core.errors import NextnError
 from ...core.folders import cache_root
 from ...core.gguf.printable import printable_path
-from .http import HttpClient
+from ...core.hub.http_client import HttpClient
 
 ByteRange = tuple[int, int]  # first, end
 Fetch = Callable[[HttpClient, int, int], Iterator[bytes]]  # the bytes of a range

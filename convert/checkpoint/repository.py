@@ -21,10 +21,16 @@ from msgspec import Struct
 from ...core.errors import FileFormatError
 from ...core.folders import cache_root
 from ...core.gguf.printable import printable, printable_path
+from ...core.hub.http_client import HttpClient, RemoteError, client_from_environment, is_offline
+from ...core.hub.hub_cache import (
+    cached_file,
+    cached_snapshot,
+    is_commit,
+    is_safe_name,
+    is_sha256,
+)
 from .byte_source import ByteSource, LocalSource
 from .folder import FilePlace, Folder, ModelCheckpoint, read_checkpoint
-from .http import HttpClient, RemoteError, client_from_environment
-from .hub_settings import cached_file, cached_snapshot, is_offline
 from .range_fetch import ByteRange, RangeFile, joined_ranges
 from .safetensors import StoredTensor
 
@@ -33,9 +39,6 @@ _MANY: Final = 4  # files, from which on it is worth it
 HEAD_BYTES: Final = 1 << 16  # read at once: most headers, and the small files
 _NAME: Final = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")
 _SCHEME: Final = "hf://"
-_PART: Final = re.compile(r"[^/\\\0]+")
-_COMMIT: Final = re.compile(r"[0-9a-fA-F]{7,64}")
-_SHA256: Final = re.compile(r"[0-9a-f]{64}")
 
 Progress = Callable[[str, float], None]
 
@@ -65,9 +68,9 @@ def parse_repository(text: str, revision: str | None = None) -> RepositoryName |
         return None
     owner, _, name = repo.partition("/")
     name, _, tail = name.partition("/")
-    if (tail and (at or not _is_safe(tail))) or not _NAME.fullmatch(f"{owner}/{name}"):
+    if (tail and (at or not is_safe_name(tail))) or not _NAME.fullmatch(f"{owner}/{name}"):
         return None
-    if file and not _is_safe(file):
+    if file and not is_safe_name(file):
         return None
     return RepositoryName(f"{owner}/{name}", revision or named or "main", tail or file)
 
@@ -309,14 +312,14 @@ def _report(progress: Callable[[int, int], None], before: int, total: int, n: in
 
 def _read_listing(listing: Any, label: str) -> tuple[str, dict[str, Listed]]:
     match listing:
-        case {"sha": str(commit), "siblings": list(siblings)} if _COMMIT.fullmatch(commit):
+        case {"sha": str(commit), "siblings": list(siblings)} if is_commit(commit):
             pass
         case _:
             raise RemoteError(f"{label}: the server's answer does not list a repository's files")
     files: dict[str, Listed] = {}
     for entry in siblings:
         match entry:
-            case {"rfilename": str(name)} if _is_safe(name):
+            case {"rfilename": str(name)} if is_safe_name(name):
                 files[name] = _listed(entry)
     return commit, files
 
@@ -328,11 +331,5 @@ def _listed(entry: dict[str, Any]) -> Listed:
     sha256 = lfs.get("sha256")
     return Listed(
         size if type(size) is int and 0 <= size < 1 << 62 else None,
-        sha256 if isinstance(sha256, str) and _SHA256.fullmatch(sha256) else None,
+        sha256 if isinstance(sha256, str) and is_sha256(sha256) else None,
     )
-
-
-def _is_safe(name: str) -> bool:
-    """A path that stays below the folder it is put into."""
-    parts = name.split("/")
-    return all(_PART.fullmatch(part) and part not in (".", "..") for part in parts)

@@ -16,7 +16,7 @@ from ..gguf.checks import check_vocabulary
 from ..gguf.folder_files import gguf_files, listing, peek_architecture
 from ..gguf.reader import GgufFile, open_gguf
 from ..gguf.types import ValueType
-from ..hub_models import DRAFTER_FOLDERS
+from ..hub.hub_models import DRAFTER_FOLDERS
 from ..models import network_of
 from ..models.drafters import NETWORKS
 from ..models.drafters.foreign_names import in_names_of_today, is_draft_dialect

@@ -16,9 +16,9 @@ from support.hub import COMMIT, Hub, hub_alone
 
 from nextn.convert.checkpoint import RemoteError, open_checkpoint, open_place
 from nextn.convert.checkpoint.folder import read_checkpoint
-from nextn.convert.checkpoint.http import HttpClient
 from nextn.convert.checkpoint.repository import Repository, RepositoryName, parse_repository
 from nextn.core.errors import FileFormatError
+from nextn.core.hub.http_client import HttpClient
 
 NAME = RepositoryName("owner/name")
 SMALL = np.arange(6, dtype=np.float32).reshape(2, 3)

@@ -24,6 +24,16 @@ import pytest
 from huggingface_hub import constants
 
 COMMIT = "5e1f" * 10
+HANGS_S = 120
+
+
+@dataclass
+class Hold:
+    """A fault: so many bytes come, the rest when it may."""
+
+    n_bytes: int
+    has_come: threading.Event = field(default_factory=threading.Event)
+    may_go_on: threading.Event = field(default_factory=threading.Event)
 
 
 @dataclass
@@ -86,18 +96,6 @@ class _Handler(BaseHTTPRequestHandler):
             return self._resolve(found[1], unquote(found[2]), unquote(found[3]))
         return self._answer(404, b"")
 
-    def do_HEAD(self) -> None:
-        """What `huggingface_hub` asks before a download."""
-        self.hub.requests.append((self.path, dict(self.headers)))
-        found = re.fullmatch(r"/([^/]+/[^/]+)/resolve/([^/]+)/(.+)", urlsplit(self.path).path)
-        data = self.hub.files.get(unquote(found[3])) if found else None
-        self.send_response(404 if data is None else 200)
-        if data is not None:
-            self.send_header("X-Repo-Commit", COMMIT)
-            self.send_header("ETag", f'"{hashlib.sha256(data).hexdigest()}"')
-            self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-
     def _spent(self, fault: str) -> bool:
         """Faults with a number happen so often."""
         times = self.hub.faults.get(f"{fault} times")
@@ -153,6 +151,12 @@ class _Handler(BaseHTTPRequestHandler):
         if cut is not None and self.is_storage and len(body) > cut and not self._spent("cut"):
             body = body[:cut]
             self.close_connection = True
+        if self.is_storage and (hold := self.hub.faults.get("hold")) is not None:
+            self.wfile.write(body[: hold.n_bytes])
+            self.wfile.flush()
+            hold.has_come.set()
+            assert hold.may_go_on.wait(HANGS_S)
+            body = body[hold.n_bytes :]
         self.wfile.write(body)
         self.hub.sent += len(body)
 
@@ -188,9 +192,12 @@ def hub_alone(folder: Path, place: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
     with serve_hub() as made:
         made.add_folder(folder)
         monkeypatch.setenv("HF_ENDPOINT", made.endpoint)
+        monkeypatch.setenv("HF_HOME", str(place))
         monkeypatch.setenv("SPEC_CACHE_DIR", str(place / "cache"))
         for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HF_HUB_OFFLINE"):
             monkeypatch.delenv(name, raising=False)
         monkeypatch.setattr(constants, "HF_HUB_CACHE", str(place / "hub"))
+        monkeypatch.setattr(constants, "ENDPOINT", made.endpoint)
+        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
         monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(place / "token"))
         yield made

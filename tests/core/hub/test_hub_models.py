@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.hub import Hub, serve_hub
+from support.hub import Hub, hub_alone
 
 from nextn.core import nano
 from nextn.core.errors import ConfigError
-from nextn.core.hub_models import (
+from nextn.core.hub.hub_models import (
     HubModel,
     choose_drafters,
     choose_files,
@@ -132,21 +132,10 @@ def test_names() -> None:
 
 @pytest.fixture
 def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
-    from huggingface_hub import constants
-
     folder = tmp_path / "repo"
     folder.mkdir()
     shutil.copy(nano.path(), folder / "nano-Q8_0.gguf")
-    with serve_hub() as made:
-        made.add_folder(folder)
-        cache, url = str(tmp_path / "cache"), "/{repo_id}/resolve/{revision}/{filename}"
-        values: dict[str, Any] = {
-            "ENDPOINT": made.endpoint, "HF_HUB_CACHE": cache, "HF_HUB_OFFLINE": False,
-            "HUGGINGFACE_CO_URL_TEMPLATE": made.endpoint + url,
-        }  # fmt: skip
-        for name, value in values.items():
-            monkeypatch.setattr(constants, name, value)
-        monkeypatch.setenv("HF_TOKEN", "t")
+    with hub_alone(folder, tmp_path, monkeypatch) as made:
         yield made
 
 

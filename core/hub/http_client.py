@@ -19,9 +19,8 @@ from typing import Any, Final, TypeVar
 from urllib.parse import SplitResult, urljoin, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
-from ...core.errors import NextnError
-from ...core.gguf.printable import printable
-from .hub_settings import hub_token
+from ..errors import NextnError
+from ..gguf.printable import printable
 
 T = TypeVar("T")
 
@@ -34,6 +33,7 @@ _REDIRECTS: Final = (301, 302, 303, 307, 308)
 _RANGE: Final = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)")
 # No server of that name, none that listens, no trusted certificate: another try fails as well.
 _FINAL: Final = (socket.gaierror, ConnectionRefusedError, ssl.SSLCertVerificationError)
+_TRUE: Final = ("1", "ON", "YES", "TRUE")
 _LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
 
 
@@ -293,6 +293,17 @@ class HttpClient:
             with suppress(OSError):
                 connection.close()
         self._connections.clear()
+
+
+def hub_token() -> str | None:
+    """HF_TOKEN, or what `hf auth login` has saved."""
+    from huggingface_hub import get_token
+
+    return get_token()
+
+
+def is_offline() -> bool:
+    return os.environ.get("HF_HUB_OFFLINE", "").upper() in _TRUE
 
 
 def client_from_environment() -> HttpClient:

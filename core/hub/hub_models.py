@@ -8,18 +8,30 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Final
 
 from msgspec import Struct
 
-from .errors import ConfigError
-from .gguf.printable import printable
-from .gguf.reader import open_gguf
+from ..errors import ConfigError, UnavailableError
+from ..gguf.printable import printable
+from ..gguf.reader import open_gguf
+from .http_client import HttpClient, RemoteError, hub_token
+from .hub_cache import (
+    HubFile,
+    check_room,
+    download_file,
+    files_in,
+    is_commit,
+    is_safe_name,
+    set_revision,
+    snapshots,
+)
 
 _NAME: Final = re.compile(r"(?P<repo>[\w.-]+/[\w.-]+)(:(?P<quant>[\w.-]+))?")
 _TIMEOUT_S: Final = 10.0
-_PREFERRED: Final = ("Q4_K_M", "Q8_0")
+PREFERRED: Final = ("Q4_K_M", "Q8_0")
 DRAFTER_FOLDERS: Final = ("mtp", "draft", "drafts", "drafter", "drafters")  # within a model's
 _KINDS: Final = ("mtp", "dspark", "dflash", "eagle3")  # of drafters, as their files are called
 _DRAFTER: Final = re.compile(rf"(^|/)({'|'.join(_KINDS)})[-./]", re.IGNORECASE)
@@ -58,10 +70,22 @@ def parse_hub_name(text: str) -> tuple[str, str | None]:
     return found["repo"], found["quant"]
 
 
+def is_model_file(name: str) -> bool:
+    """Neither a drafter nor what else lies beside a model."""
+    is_gguf = name.lower().endswith(".gguf")
+    return is_gguf and not _OTHERS.search(name) and not _DRAFTER.search(name)
+
+
+def quant_of(name: str) -> str | None:
+    """The quantisation in a file's name, in capitals."""
+    found = _QUANT.search(name)
+    return None if found is None else found[1].upper()
+
+
 def choose_files(names: Iterable[str], wanted: HubModel) -> list[str]:
     """Returns the file of a model, and its further parts, in order."""
     listed = sorted(n for n in names if n.lower().endswith(".gguf") and not _OTHERS.search(n))
-    whole = [name for name in listed if not _DRAFTER.search(name)]
+    whole = [name for name in listed if is_model_file(name)]
     models = whole if whole and wanted.file is None else listed
     if wanted.file is not None:
         if wanted.file not in models:
@@ -72,7 +96,7 @@ def choose_files(names: Iterable[str], wanted: HubModel) -> list[str]:
             f"{wanted.repo} has no GGUF file; spec convert hf {wanted.repo} makes one of a "
             "checkpoint"
         )
-    for quant in (wanted.quant,) if wanted.quant else _PREFERRED:
+    for quant in (wanted.quant,) if wanted.quant else PREFERRED:
         mark = re.compile(rf"(^|[-./]){re.escape(quant)}[-./]", re.IGNORECASE)
         if found := next((name for name in models if mark.search(name)), None):
             return _parts(found, models)
@@ -111,52 +135,112 @@ def choose_mmproj(names: Iterable[str], model: str) -> str | None:
     return found[0] if found else None
 
 
-def fetch(
-    wanted: HubModel, announce: Announce = lambda _line: None, *, shows_bars: bool = False
-) -> Path:
-    """Returns the file on this machine, or the first of its parts. Downloads what is missing, and
-    goes on where an earlier download ended. `shows_bars`: of progress, on stderr."""
+class FoundModel(Struct, frozen=True):
+    """What the hub has of a model."""
+
+    wanted: HubModel
+    commit: str
+    names: tuple[str, ...]  # of its file, or of all its parts
+    files: dict[str, HubFile]  # all of the repository
+
+    @property
+    def first_files(self) -> list[HubFile]:
+        """Without those beside the model, which depend on what is in it."""
+        found = list(self.names)
+        if self.wanted.with_mmproj and (mmproj := choose_mmproj(self.files, self.names[0])):
+            found.append(mmproj)
+        return [self.files[name] for name in found]
+
+
+def look_up(wanted: HubModel) -> FoundModel:
+    """Asks the hub. A `ConfigError` if it has no such model, or not for us; an `UnavailableError`
+    if it cannot be reached, or not asked."""
     import huggingface_hub as hub
     from huggingface_hub import constants, errors
-    from huggingface_hub.utils.tqdm import disable_progress_bars
 
     if wanted.offline or constants.HF_HUB_OFFLINE:
-        return _cached(wanted, "")
-    if not shows_bars:
-        disable_progress_bars()
+        raise UnavailableError("the network is not used")
     try:
         api = hub.HfApi(constants.ENDPOINT, wanted.token)
         # Not `list_repo_files`, which tries for half a minute where there is no network.
-        listed = api.model_info(wanted.repo, timeout=_TIMEOUT_S).siblings or ()
-        names = choose_files([each.rfilename for each in listed], wanted)
-        announce(f"hub        {wanted.repo}: {', '.join(names)}")
-        cache = constants.HF_HUB_CACHE
-        paths = [api.hf_hub_download(wanted.repo, name, cache_dir=cache) for name in names]
-        all_names = [each.rfilename for each in listed]
-        for name, use in _files_beside(wanted, Path(paths[0]), names[0], all_names):
-            announce(f"hub        {wanted.repo}: {name}, {use}")
-            api.hf_hub_download(wanted.repo, name, cache_dir=cache)
+        info = api.model_info(wanted.repo, timeout=_TIMEOUT_S, files_metadata=True)
     except errors.GatedRepoError:
-        raise ConfigError(
-            f"{wanted.repo} is gated: accept its terms on its page, and give a token of yours "
-            "(--hf-token, HF_TOKEN or hf auth login)"
-        ) from None
+        raise _gated(wanted) from None
     except errors.RepositoryNotFoundError:
         raise ConfigError(
             f"the hub has no {wanted.repo}, or it is private: --hf-token or HF_TOKEN gives access"
         ) from None
-    except errors.LocalEntryNotFoundError as error:
-        return _cached(wanted, _reason(error))
     except errors.HfHubHTTPError as error:
         status = error.response.status_code
         raise ConfigError(f"{wanted.repo} cannot be downloaded: the hub answers {status}") from None
-    except errors.HTTPError as error:  # type: ignore[attr-defined]  # no answer
-        return _cached(wanted, _reason(error))
-    except OSError as error:
-        if error.errno is not None:  # of the disk
+    except (errors.HTTPError, OSError) as error:  # type: ignore[attr-defined]  # no answer
+        raise _unreachable(error) from None
+    files, commit = {}, info.sha or ""
+    for each in info.siblings or ():
+        if is_safe_name(each.rfilename) and each.size is not None:
+            sha256 = None if each.lfs is None else each.lfs.sha256
+            files[each.rfilename] = HubFile(wanted.repo, commit, each.rfilename, each.size, sha256)
+    if not is_commit(commit):
+        raise ConfigError(f"{wanted.repo} cannot be downloaded: the hub names no revision")
+    return FoundModel(wanted, commit, tuple(choose_files(files, wanted)), files)
+
+
+def download(
+    found: FoundModel,
+    announce: Announce = lambda _line: None,
+    report: Callable[[HubFile, int], None] = lambda _file, _n: None,
+) -> Path:
+    """Returns the file on this machine, or the first of its parts. Downloads what is missing, and
+    goes on where an earlier download ended. `report` is called with the number of bytes of a file
+    that are there; what it raises ends the download."""
+    from huggingface_hub import constants
+
+    wanted = found.wanted
+    client = HttpClient(constants.ENDPOINT, wanted.token or hub_token())
+    try:
+        check_room(found.first_files)
+        announce(f"hub        {wanted.repo}: {', '.join(found.names)}")
+        for name in found.names:
+            file = found.files[name]
+            download_file(client, file, partial(report, file))
+        path = found.files[found.names[0]].path
+        for name, use in _files_beside(wanted, path, found.names[0], found.files):
+            announce(f"hub        {wanted.repo}: {name}, {use}")
+            file = found.files[name]
+            download_file(client, file, partial(report, file))
+    finally:
+        client.close()
+    set_revision(wanted.repo, "main", found.commit)
+    return path
+
+
+def fetch(
+    wanted: HubModel,
+    announce: Announce = lambda _line: None,
+    progress: Callable[[str, float], None] = lambda _stage, _share: None,
+) -> Path:
+    """Like `download`; without a network, what was downloaded before."""
+
+    def report(file: HubFile, n: int) -> None:
+        progress(f"downloading {file.name}", n / max(file.size, 1))
+
+    try:
+        return download(look_up(wanted), announce, report)
+    except (UnavailableError, RemoteError) as error:
+        if (path := cached_path(wanted)) is not None:
+            return path
+        if isinstance(error, RemoteError):
             raise
-        return _cached(wanted, _reason(error))
-    return Path(paths[0])
+        raise ConfigError(f"{error}, and {wanted.shown} was not downloaded before") from None
+
+
+def cached_path(wanted: HubModel) -> Path | None:
+    """The file of a model in the hub's cache, or the first of its parts."""
+    for snapshot in snapshots(wanted.repo):
+        names = files_in(snapshot)
+        if any(name.lower().endswith(".gguf") for name in names):
+            return snapshot / choose_files(names, wanted)[0]
+    return None
 
 
 def _kind(name: str) -> str:
@@ -166,7 +250,7 @@ def _kind(name: str) -> str:
 
 
 def _files_beside(
-    wanted: HubModel, path: Path, model: str, names: list[str]
+    wanted: HubModel, path: Path, model: str, names: Iterable[str]
 ) -> Iterator[tuple[str, str]]:
     """Further files that a downloaded model has a use for, and which. A head of its own is in its
     file."""
@@ -179,29 +263,6 @@ def _files_beside(
         for name in drafters:
             if not has_head or _kind(name) != "mtp":
                 yield name, "which drafts for it"
-
-
-def _cached(wanted: HubModel, failure: str) -> Path:
-    """The file in the hub's cache. `failure`: why the hub was not asked."""
-    from huggingface_hub import constants, scan_cache_dir
-    from huggingface_hub.errors import CacheNotFound
-
-    try:
-        repos = [
-            repo
-            for repo in scan_cache_dir(constants.HF_HUB_CACHE).repos
-            if repo.repo_id == wanted.repo
-        ]
-    except CacheNotFound:
-        repos = []
-    revisions = [each for repo in repos for each in repo.revisions]
-    for revision in sorted(revisions, key=lambda each: -each.last_modified):
-        folder = revision.snapshot_path
-        names = [file.file_path.relative_to(folder).as_posix() for file in revision.files]
-        if any(name.lower().endswith(".gguf") for name in names):
-            return Path(folder, choose_files(names, wanted)[0])
-    why = f"the hub cannot be reached ({failure})" if failure else "the network is not used"
-    raise ConfigError(f"{why}, and {wanted.shown} was not downloaded before")
 
 
 def _parts(name: str, models: list[str]) -> list[str]:
@@ -222,6 +283,13 @@ def _has(models: list[str]) -> str:
     return f"; it has {', '.join(map(printable, shown[:20]))}" if shown else ""
 
 
-def _reason(error: Exception) -> str:
+def _gated(wanted: HubModel) -> ConfigError:
+    return ConfigError(
+        f"{wanted.repo} is gated: accept its terms on its page, and give a token of yours "
+        "(--hf-token, HF_TOKEN or hf auth login)"
+    )
+
+
+def _unreachable(error: Exception) -> UnavailableError:
     line = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-    return printable(line[:200])
+    return UnavailableError(f"the hub cannot be reached ({printable(line[:200])})", retry_after=60)
