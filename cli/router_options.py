@@ -24,6 +24,18 @@ class RouterOptions:
         "--models-preset FILE",
         "INI file with a section of flags for each model, and [*] for all of them.",
     )
+    models_cache: bool | None = flag(
+        "--models-cache/--no-models-cache",
+        "Models in the hub's cache among those of the server, as OWNER/NAME:QUANT; if not given, "
+        "beside --models-dir and --models-preset.",
+        None,
+    )
+    models_download: bool | None = flag(
+        "--models-download/--no-models-download",
+        "Requests that download models of the hub and remove them from its cache; if not given, "
+        "unless machines without a key can send them.",
+        None,
+    )
     models_max: int = flag(
         "--models-max N",
         "Maximum number of models in memory; the one that was used least recently is unloaded for "
@@ -45,7 +57,22 @@ class RouterOptions:
 
     @property
     def is_used(self) -> bool:
-        return self.models_dir is not None or self.models_preset is not None
+        return bool(self.models_dir or self.models_preset or self.models_cache)
+
+    @property
+    def uses_cache(self) -> bool:
+        return self.is_used and self.models_cache is not False
+
+    def refusal(self, settings: ServerSettings) -> str:
+        """Why requests may not change the hub's cache; empty if they may."""
+        if self.models_download is False:
+            return "this server downloads and removes no models (--no-models-download)"
+        if not self.uses_cache:
+            return "this server has no models of the hub (--no-models-cache)"
+        is_open = settings.public_host is not None and not settings.api_keys
+        if is_open and not self.models_download:
+            return "without a key, --models-download permits that requests change the hub's cache"
+        return ""
 
     def pool(self, settings: ServerSettings) -> PoolSettings:
         from ..core.server.router.model_pool import PoolSettings

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn
@@ -25,6 +25,7 @@ from .serve_options import open_listeners, settings_remarks
 from .usage import UsageError, describe, failure_line
 
 if TYPE_CHECKING:
+    from ..core.server.router.downloads import HubAccess
     from ..core.server.router.routed_model import ModelPlan, Opened
     from ..core.server.settings import ServerSettings
     from ..core.worker.worker import Loaded
@@ -35,9 +36,9 @@ _SERVERS: Final = frozenset(
     ("host", "port", "api_key", "api_key_file", "insecure", "cors_origins", "allowed_hosts",
      "ssl_key_file", "ssl_cert_file", "api_prefix", "reuse_port", "ui", "max_body", "timeout",
      "drain_seconds", "models_dir", "models_preset", "models_max", "models_memory",
-     "models_autoload", "replicas", "ray_address", "replica_cpus", "replica_gpus", "quiet",
-     "verbose", "debug", "log_file", "log_format", "log_level", "log_texts", "hf_token",
-     "offline")
+     "models_autoload", "models_cache", "models_download", "replicas", "ray_address",
+     "replica_cpus", "replica_gpus", "quiet", "verbose", "debug", "log_file", "log_format",
+     "log_level", "log_texts", "hf_token", "offline")
 )  # fmt: skip
 _OF_ONE_MODEL: Final = ("model", "hf_repo", "hf_file", "alias", "mmproj")
 _ALSO_FOR_ALL: Final = ("hf_token", "offline")
@@ -54,20 +55,36 @@ class ModelList:
 
     def read(self) -> list[ModelPlan]:
         """Raises a ConfigError that names the file and the section."""
+        from ..core.hub.cached_models import cached_models
         from ..core.server.router.models_folder import find_models
 
         folder, preset = self.router.models_dir, self.router.models_preset
         sections = {} if preset is None else read_presets(preset)
-        files = {} if folder is None else find_models(folder)
+        cached = cached_models() if self.router.uses_cache else {}
+        files = cached | ({} if folder is None else find_models(folder))
         names = [*files, *(each for each in sections if each not in (*files, EVERY))]
-        plans = [self._plan(name, files.get(name), sections) for name in names]
+        hidden: set[Path] = set()  # that a preset has, and says to list once
+        found = [self._plan(name, files.get(name), sections, hidden) for name in names]
+        plans = [self._placed(plan, cached, files, hidden) for plan in found]
         check_names(plans)
         n_max, pinned = self.router.models_max, [each.name for each in plans if each.is_pinned]
         if n_max and len(pinned) > n_max:
             raise ConfigError(f"--models-max {n_max} is less than the {len(pinned)} pinned models")
         return plans
 
-    def _plan(self, name: str, file: Path | None, sections: Sections) -> ModelPlan:
+    def _placed(
+        self, plan: ModelPlan, cached: Mapping[str, Path], files: Mapping[str, Path],
+        hidden: set[Path],
+    ) -> ModelPlan:  # fmt: skip
+        """With the source of a model that is in the hub's cache."""
+        file = cached.get(plan.name)
+        if file is None or plan.source == "preset" or files[plan.name] != file:
+            return plan
+        return replace(plan, source="cache", is_hidden=file in hidden)
+
+    def _plan(
+        self, name: str, file: Path | None, sections: Sections, hidden: set[Path]
+    ) -> ModelPlan:
         from ..core.server.router.models_folder import n_bytes_of
         from ..core.server.router.routed_model import ModelPlan
 
@@ -78,13 +95,15 @@ class ModelList:
             extra = _Extra.of(lines)
             words = self._words(extra.others, where)
             values = dict(parse_given(self.command, words))
-            if file is not None:
-                values.setdefault("model", file)
+            if file is not None and not {"model", "hf_repo"} & set(values):
+                values["model"] = file
             if not {"model", "hf_repo"} & set(values):
                 raise ConfigError("names no model: give model = FILE or hf-repo = OWNER/NAME")
             values = {n: v for n, v in values.items() if n not in _SERVERS} | dict(self.given)
             flags = ServeFlags.of(values)
             settings = flags.settings()
+            if extra.hides_cached:
+                hidden |= _cached_files(values)
         model = values.get("model")
         path = None if model is None else Path(str(model))
         return ModelPlan(
@@ -122,7 +141,7 @@ class _Extra:
     """Keys of a preset that are no flags."""
 
     def __init__(self) -> None:
-        self.is_pinned = self.loads_at_start = False
+        self.is_pinned = self.loads_at_start = self.hides_cached = False
         self.stop_s: float | None = None
         self.others: list[PresetLine] = []
 
@@ -142,11 +161,24 @@ class _Extra:
                             f"{each.value!r:.60}"
                         )
                     found.stop_s = float(each.value)
-                case "dedup-cache-models":  # models of a cache are not listed
-                    _switch(each)
+                case "dedup-cache-models":
+                    found.hides_cached = _switch(each)
                 case _:
                     found.others.append(each)
         return found
+
+
+def _cached_files(values: Values) -> set[Path]:
+    """Files in the hub's cache that a model uses by their repository."""
+    from ..core.hub.hub_models import HubModel, cached_path, parse_hub_name
+
+    found = set()
+    for name, file in (("hf_repo", values.get("hf_file")), ("draft_repo", None)):
+        if (named := values.get(name)) is not None:
+            repo, quant = parse_hub_name(str(named))
+            with suppress(ConfigError):  # it is not there
+                found.add(cached_path(HubModel(repo, quant, file)))
+    return {path for path in found if path is not None}
 
 
 def _switch(line: PresetLine) -> bool:
@@ -199,13 +231,25 @@ def serve_models(
     reads = iter([plans])
     serving = RouterServing(
         lambda: next(reads, None) or models.read(), router.pool(settings), settings, sockets,
-        log_note, ready,
+        _hub_access(router, settings, flags), log_note, ready,
     )  # fmt: skip
     code = serving.run()
     has_ended = serving.close(_JOIN_S)
     if serving.n_signals > 1:
         code = 130
     end_server(code, has_ended=has_ended)
+
+
+def _hub_access(router: RouterOptions, settings: ServerSettings, flags: ServeFlags) -> HubAccess:
+    """Files beside a model are downloaded as -hf does."""
+    from ..core.hub.hub_models import HubModel
+    from ..core.server.router.downloads import HubAccess
+
+    pattern = HubModel(
+        "", token=flags.models.hf_token, offline=flags.models.offline,
+        with_drafters=flags.spec.takes_companions, with_mmproj=flags.projector.is_looked_for,
+    )  # fmt: skip
+    return HubAccess(router.refusal(settings), pattern)
 
 
 def _some(plans: list[ModelPlan], n: int = 5) -> str:

@@ -20,6 +20,7 @@ from .request_bodies import OllamaBody
 from .service import Service
 
 VERSION: Final = "0.13.0"  # clients compare it: the API is that of this version
+ROUTED: Final = "spec.routed"  # in the scope: one of several models was found by the name
 _LATEST: Final = ":latest"
 _LONGEST: Final = 64  # values of a list that are shown
 
@@ -51,7 +52,7 @@ async def show(request: Request) -> Response:
     service = _service(request)
     body = await read_object(request, service.settings, OllamaBody)
     name = (body.model or body.given.get("name") or "").removesuffix(_LATEST)
-    if name not in (service.model_name, *service.settings.alias):
+    if ROUTED not in request.scope and name not in (service.model_name, *service.settings.alias):
         raise ApiError(404, f"model '{name:.80}' not found")
     metadata, template = service.runtime.file.metadata, service.loaded.template
     source = template.source if template is not None else ""

@@ -24,19 +24,20 @@ _PARAMETERS: Final[dict[str, tuple[str, Schema]]] = {
     "name": ("path", {"type": "string"}),
     "id": ("path", {"type": "integer", "minimum": 0}),
     "response_id": ("path", {"type": "string"}),
+    "model": ("query", {"type": "string"}),
     "action": ("query", {"enum": ["save", "restore", "erase"]}),
 }
 
 
 class Operation(NamedTuple):
-    """A POST where there is a body, or else a GET."""
+    """A POST where there is a body, or else a GET, unless `method` says another."""
 
     summary: str
     result: Any  # its type
     body: Any = None  # its type
     streams: str = ""  # the type of its streams, if it has any
     parameters: tuple[str, ...] = ()
-    method: str = ""  # if it is neither
+    method: str = ""
     other: Operation | None = None  # of the same path, by another method
 
 
@@ -121,7 +122,17 @@ _OPERATIONS: Final = {
     "/api/show": Operation("What the model's file says of itself", Object, bodies.OllamaBody),
 }
 
+_REMOVAL: Final = Operation(
+    "Removes a model from the hub's cache", Object, parameters=("model",), method="delete"
+)
+_DOWNLOAD: Final = Operation(
+    "Downloads a model of the hub", Object, bodies.OllamaBody, other=_REMOVAL
+)
 _OF_SEVERAL_MODELS: Final = {
+    "/models": Operation("All models", Object, other=_DOWNLOAD),
+    "/models/sse": Operation("What becomes of the models", Object, streams=_EVENTS),
+    "/api/pull": Operation("Downloads a model of the hub", Object, bodies.OllamaBody, _LINES),
+    "/api/delete": Operation("Removes it", Object, bodies.OllamaBody, method="delete"),
     "/models/load": Operation("Loads a model", Object, bodies.OllamaBody),
     "/models/unload": Operation("Unloads a model", Object, bodies.OllamaBody),
 }
@@ -190,7 +201,7 @@ def _described(path: str, operation: Operation, schemas: dict[Any, Schema]) -> S
         return {operation.method or "get": described} | others
     content_of_body = {_JSON: {"schema": schemas[operation.body]}}
     body = {"required": True, "content": content_of_body}
-    return {"post": described | {"requestBody": body}} | others
+    return {operation.method or "post": described | {"requestBody": body}} | others
 
 
 async def openapi(_request: Request) -> Response:

@@ -97,9 +97,10 @@ PAGE: Final = (("/", GET, page.index), ("/ui/{name}", GET, page.part))
 # Clients try these: they learn that it is not their mistake.
 NOT_OFFERED: Final = (
     "/v1/audio/transcriptions", "/v1/audio/speech",
-    "/api/pull", "/api/push", "/api/create", "/api/copy",
+    "/api/pull", "/api/delete", "/api/push", "/api/create", "/api/copy",
     "/v1/images/generations", "/v1/moderations", "/v1/fine_tuning/jobs", "/v1/batches", "/v1/files",
 )  # fmt: skip
+_OF_SEVERAL: Final = ("/api/pull", "/api/delete")  # models, one of which is chosen
 
 
 def build_app(service: Service) -> RequestLog:
@@ -161,8 +162,10 @@ def _routes(with_page: bool) -> Sequence[Route]:
 
 
 def not_offered() -> list[Route]:
-    return [Route(path, _not_offered, methods=["GET", "POST"]) for path in NOT_OFFERED]
+    methods = ["GET", "POST", "DELETE"]
+    return [Route(path, _not_offered, methods=methods) for path in NOT_OFFERED]
 
 
 async def _not_offered(request: Request) -> Response:
-    raise not_supported(request.url.path)
+    path = request.url.path
+    raise not_supported(f"{path}, which needs --models-cache," if path in _OF_SEVERAL else path)

@@ -12,8 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from huggingface_hub import constants
+from support.hub import hub_alone
 from support.routed import DRAFT
 from support.served import served
+from support.serving import wait_until
 
 from nextn.cli.app import COMMANDS
 from nextn.cli.console import Console
@@ -44,13 +47,23 @@ def folder(tmp_path: Path) -> Path:
     return models
 
 
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The hub's, with nothing in it."""
+    monkeypatch.setenv("HF_HOME", str(tmp_path))
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    return tmp_path / "hub"
+
+
 def plans(
     preset: str, tmp_path: Path, folder: Path | None = None, output: Console | None = None,
     **given: Any,
 ) -> dict[str, ModelPlan]:  # fmt: skip
     path = tmp_path / "p.ini"
     path.write_text(preset)
-    router = RouterOptions(models_dir=folder, models_preset=path)
+    router = RouterOptions(
+        models_dir=folder, models_preset=path, models_cache=given.get("models_cache")
+    )
     command = load("serve", COMMANDS["serve"])
     found = ModelList(router, given, command, output or Console(quiet=True)).read()
     return {plan.name: plan for plan in found}
@@ -210,3 +223,83 @@ def test_two_models_of_a_folder(
         assert status == 400
         assert "[nano]: " in answer["error"]["message"]
         assert server.end() == 0
+
+
+def put(cache: Path, repo: str, *names: str) -> Path:
+    """Into the hub's cache."""
+    snapshot = cache / "--".join(("models", *repo.split("/"))) / "snapshots" / ("1" * 40)
+    snapshot.mkdir(parents=True)
+    for name in names:
+        shutil.copy(nano.path(), snapshot / name)
+    return snapshot
+
+
+def test_models_of_the_hubs_cache(folder: Path, tmp_path: Path, cache: Path) -> None:
+    snapshot = put(cache, "a/b", "m-Q8_0.gguf", "m-Q4_0.gguf", "mmproj-m-F16.gguf")
+    found = plans("[a/b:Q4_0]\nn = 7\n", tmp_path, folder)
+    assert {name for name, plan in found.items() if plan.source == "cache"} == {"a/b:Q8_0"}
+    assert found["a/b:Q4_0"].source == "preset"
+    assert settings(found["a/b:Q4_0"]).max_tokens == 7
+    assert found["a/b:Q8_0"].n_bytes == nano.path().stat().st_size
+    assert found["a/b:Q8_0"].flags == ("--model", str(snapshot / "m-Q8_0.gguf"))
+    assert settings(found["a/b:Q8_0"]).alias == ("a/b:Q8_0",)
+    without = plans("", tmp_path, folder, models_cache=False)
+    assert not [name for name in without if name.startswith("a/b")]
+
+
+def test_a_preset_hides_what_it_uses_of_the_cache(tmp_path: Path, cache: Path) -> None:
+    put(cache, "a/b", "m-Q8_0.gguf", "m-Q4_K_M.gguf")
+    put(cache, "c/d", "m-F16.gguf")
+    preset = "[x]\nhf-repo = a/b\nspec-draft-hf = c/d\ndedup-cache-models = {}\n"
+    for switch, hidden in (("1", {"a/b:Q4_K_M", "c/d:F16"}), ("0", set())):
+        found = plans(preset.format(switch), tmp_path)
+        assert set(found) == {"x", "a/b:Q8_0", "a/b:Q4_K_M", "c/d:F16"}
+        assert {name for name, plan in found.items() if plan.is_hidden} == hidden
+
+
+@pytest.mark.parametrize(
+    ("flags", "given", "said"),
+    [
+        ({"models_cache": True}, {}, ""),
+        ({"models_cache": True, "models_download": False}, {}, "--no-models-download"),
+        ({"models_dir": Path(), "models_cache": False}, {}, "--no-models-cache"),
+        ({"models_dir": Path()}, {"hosts": ("0.0.0.0",), "api_keys": ("k",)}, ""),
+        ({"models_dir": Path()}, {"hosts": ("0.0.0.0",), "is_open": True}, "--models-download"),
+        (
+            {"models_dir": Path(), "models_download": True},
+            {"hosts": ("0.0.0.0",), "is_open": True},
+            "",
+        ),
+    ],
+)
+def test_who_may_download(flags: dict[str, Any], given: dict[str, Any], said: str) -> None:
+    refusal = RouterOptions(**flags).refusal(ServerSettings(**given))
+    assert said in refusal
+    assert bool(refusal) == bool(said)
+
+
+def test_a_server_with_the_hubs_cache_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = tmp_path / "files"
+    files.mkdir()
+    shutil.copy(nano.path(), files / "nano-Q8_0.gguf")
+    name = "owner/name:Q8_0"
+    with hub_alone(files, tmp_path, monkeypatch) as hub:
+        with served("--models-cache", "-c", "512") as server:
+            assert ask(server.port, "/models")[1]["data"] == []
+            assert ask(server.port, "/models", model=name) == (200, {"success": True})
+            wait_until(lambda: name in listed(server.port))
+            assert ask(server.port, "/completion", model=name, prompt="a", n_predict=3)[0] == 200
+        hub.faults["status"] = 500
+        with served("--models-cache", "--offline", "-c", "512") as server:
+            assert listed(server.port) == {name: "unloaded"}
+            assert ask(server.port, "/completion", model=name, prompt="a", n_predict=3)[0] == 200
+            status, body = ask(server.port, "/models", model="owner/other")
+            assert (status, body["error"]["message"]) == (503, "the network is not used")
+
+
+def listed(port: int) -> dict[str, str]:
+    """Models that are not being downloaded, by name."""
+    found = {each["id"]: each["status"]["value"] for each in ask(port, "/models")[1]["data"]}
+    return {name: status for name, status in found.items() if status != "downloading"}

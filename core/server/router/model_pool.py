@@ -11,7 +11,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from itertools import count
 from typing import Any, Final
 
@@ -19,10 +19,13 @@ from msgspec import Struct
 from starlette.types import Receive
 
 from ...state.host_memory import available_memory
-from ...worker.worker import LOADING
+from ...worker.worker import LOADING, READY
+from ..about import described
 from ..api_errors import ApiError
 from ..loading import size_line
 from ..response_store import ResponseStore
+from .model_events import ALL_MODELS, ModelEvents, wait_for_disconnect
+from .named_models import find_named
 from .routed_model import LOADED, UNLOADED, UNLOADING, HangUp, LoadError, ModelPlan, RoutedModel
 
 _log: Final = logging.getLogger(__name__)
@@ -46,7 +49,8 @@ class ModelPool:
         self, plans: Iterable[ModelPlan], settings: PoolSettings, hang_up: HangUp,
         note: Callable[[str], None] = _ignore,
     ) -> None:  # fmt: skip
-        self.models = {plan.name: RoutedModel(plan) for plan in plans}
+        self.events = ModelEvents()
+        self.models = {plan.name: RoutedModel(plan, self._on_status) for plan in plans}
         self.settings, self.is_draining = settings, False
         self._hang_up, self._note = hang_up, note
         self._queue: deque[RoutedModel] = deque()  # not in memory, but asked for
@@ -60,9 +64,17 @@ class ModelPool:
         return [each for each in self.models.values() if each.state != UNLOADED]
 
     def find(self, name: str) -> RoutedModel | None:
-        """Returns the model of a name or alias."""
+        """Returns the model of a name or alias, also as Ollama's clients write it; of a repository
+        without a quantisation that which `-hf` would choose."""
         found = self.models.get(name)
-        return found or next((m for m in self.models.values() if name in m.plan.aliases), None)
+        if found is None:
+            by_name = {
+                each: model
+                for model in self.models.values()
+                for each in (*model.plan.aliases, model.name)
+            }
+            found = find_named(by_name, name)
+        return found
 
     @asynccontextmanager
     async def use(self, model: RoutedModel, receive: Receive) -> AsyncIterator[None]:
@@ -97,6 +109,17 @@ class ModelPool:
         model.state = UNLOADING  # what comes now waits until it is loaded again
         self._run(self._unload(model))
 
+    async def remove(self, model: RoutedModel) -> None:
+        """Returns when it is no longer in memory, nor in the list."""
+        model.is_removed = True
+        if model.state == LOADED:
+            self.unload(model)
+        elif model.state == UNLOADED:
+            self._remove(model)
+        while self.models.get(model.name) is model:
+            with suppress(ApiError):
+                await model.waiter()
+
     def replace_plans(self, plans: Iterable[ModelPlan]) -> None:
         """The models are these from now on; those that are gone or have changed are unloaded."""
         wanted = {plan.name: plan for plan in plans}
@@ -115,7 +138,8 @@ class ModelPool:
             if model.state == LOADED and (model.is_removed or model.is_outdated):
                 self.unload(model)
         for name, plan in wanted.items():
-            self.models.setdefault(name, RoutedModel(plan))
+            self.models.setdefault(name, RoutedModel(plan, self._on_status))
+        self.events.send(ALL_MODELS, "models_reload")
 
     def end_waiting(self, error: ApiError) -> None:
         """Nothing is loaded any more."""
@@ -150,7 +174,7 @@ class ModelPool:
         self._check_open()
         waiter = model.waiter()
         self._enqueue(model)
-        departure = asyncio.ensure_future(_wait_for_disconnect(receive))
+        departure = asyncio.ensure_future(wait_for_disconnect(receive))
         try:
             done, _ = await asyncio.wait(
                 (waiter, departure),
@@ -292,6 +316,14 @@ class ModelPool:
         _log.error("the model %s: %s", model.name, model.failure)
         self.unload(model)
 
+    def _on_status(self, model: RoutedModel) -> None:
+        data: dict[str, Any] = {"status": model.status}
+        if model.status == UNLOADED and model.failure:
+            data |= {"failed": True, "exit_code": 1, "error": model.failure}
+        if model.status == LOADED and model.running.worker.state == READY:  # not if it wakes up
+            data["info"] = described(model.running, (model.name, *model.plan.aliases))
+        self.events.send(model.name, "model_status", data)
+
     def _remove(self, model: RoutedModel) -> None:
         if self.models.get(model.name) is model:
             del self.models[model.name]
@@ -302,8 +334,3 @@ class ModelPool:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-
-
-async def _wait_for_disconnect(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        continue

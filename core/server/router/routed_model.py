@@ -40,13 +40,14 @@ class ModelPlan(Struct, frozen=True, kw_only=True):
     """What is known of a model before it is loaded."""
 
     name: str
-    source: str  # models_dir or preset
+    source: str  # models_dir, preset or cache, that of the hub
     open: Callable[[], Opened]  # called in another thread; it and what it returns raise `LoadError`
     aliases: tuple[str, ...] = ()
     tags: tuple[str, ...] = ()
     flags: tuple[str, ...] = ()  # what it is loaded with: other flags make another model
     preset: str = ""  # its section
     n_bytes: int = 0  # of its files; 0: unknown
+    is_hidden: bool = False  # from lists; requests may name it
     is_pinned: bool = False  # never unloaded for another one
     loads_at_start: bool = False
     stop_s: float = 30.0  # how long open requests may take when it is unloaded
@@ -55,8 +56,12 @@ class ModelPlan(Struct, frozen=True, kw_only=True):
 class RoutedModel:
     """All methods run in the loop."""
 
-    def __init__(self, plan: ModelPlan) -> None:
-        self.plan, self.state, self.failure = plan, UNLOADED, ""
+    def __init__(
+        self, plan: ModelPlan, on_status: Callable[[RoutedModel], None] = lambda _model: None
+    ) -> None:
+        """`on_status`: called after each change of `status`."""
+        self.plan, self._state, self.failure = plan, UNLOADED, ""
+        self._on_status, self._last_status = on_status, UNLOADED
         self.n_bytes = plan.n_bytes  # that it takes in memory, an estimate until it was loaded
         self.n_running = self.n_waiting = 0  # requests that it answers, and that wait for it
         self.is_wanted = False  # also without a request
@@ -71,6 +76,15 @@ class RoutedModel:
     @property
     def name(self) -> str:
         return self.plan.name
+
+    @property
+    def state(self) -> str:
+        return self._state
+
+    @state.setter
+    def state(self, state: str) -> None:
+        self._state = state
+        self._notify()
 
     @property
     def status(self) -> str:
@@ -107,6 +121,7 @@ class RoutedModel:
 
         def on_change() -> None:
             changed.set()
+            self._notify()
             if worker.state == DEAD and self.state == LOADED:
                 self.failure = f"the engine has failed: {worker.failure!r}"
                 on_death(self)
@@ -163,6 +178,11 @@ class RoutedModel:
         self.n_running -= 1
         if not self.n_running:
             self._is_idle.set()
+
+    def _notify(self) -> None:
+        if self.status != self._last_status:
+            self._last_status = self.status
+            self._on_status(self)
 
     async def _wait_until_idle(self, seconds: float) -> None:
         self._is_idle.clear()

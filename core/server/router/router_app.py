@@ -25,10 +25,11 @@ from ..request_log import RequestLog
 from ..responses import answer_stored
 from ..routes import GET, PAGE, POST, ROUTES, guarded, not_offered, starlette_app
 from ..settings import ServerSettings
+from .downloads import Downloads, HubAccess
+from .hub_routes import CACHE, HubRoutes
 from .model_pool import ModelPool
 from .routed_model import LOADED, UNLOADED, UNLOADING, ModelPlan, RoutedModel
 
-_LATEST: Final = ":latest"  # Ollama's clients add it
 _OF_OUTER_ROUTE: Final = ("router", "endpoint", "path_params")  # in the scope
 _ON: Final = ("1", "true", "on")
 
@@ -45,9 +46,12 @@ class RouterApp:
 
     def __init__(
         self, pool: ModelPool, settings: ServerSettings,
-        read_plans: Callable[[], Sequence[ModelPlan]],
+        read_plans: Callable[[], Sequence[ModelPlan]], access: HubAccess,
+        note: Callable[[str], None],
     ) -> None:  # fmt: skip
         self.pool, self.settings, self._read_plans = pool, settings, read_plans
+        self.downloads = Downloads(access, pool.events, self.reread, note)
+        self._hub = HubRoutes(pool, self.downloads, settings, self.reread)
         self.started_at = int(time.time())
         self.statuses: Counter[int] = Counter()
         self._read_name = msgspec.json.Decoder(NamedModel).decode
@@ -70,7 +74,13 @@ class RouterApp:
             "/api/version": ollama_models.version,
             openapi.PATH: openapi.openapi_of_several,
         }
+        hub = self._hub
         routes = [
+            Route("/models", hub.download, methods=[*POST]),
+            Route("/models", hub.delete, methods=["DELETE"]),
+            Route("/models/sse", hub.events, methods=[*GET]),
+            Route("/api/pull", hub.pull, methods=[*POST]),
+            Route("/api/delete", hub.delete_pulled, methods=["DELETE"]),
             Route("/models/load", self._load, methods=[*POST]),
             Route("/models/unload", self._unload, methods=[*POST]),
             *(Route(path, own.get(path, self._route), methods=[*how]) for path, how, _ in ROUTES),
@@ -110,7 +120,7 @@ class RouterApp:
     def _find(self, name: str, path: str) -> RoutedModel:
         if not name:
             raise ApiError(400, "model name is missing from the request", param="model")
-        found = self.pool.find(name) or self.pool.find(name.removesuffix(_LATEST))
+        found = self.pool.find(name)
         if found is None:
             status = 404 if path.startswith("/api/") else 400
             raise ApiError(status, f"model '{name:.80}' not found", param="model")
@@ -119,21 +129,24 @@ class RouterApp:
     # Loading
 
     async def _load(self, request: Request) -> Response:
-        model = await self._named(request)
+        name = self._name(await read_body(request, self.settings))
+        model = self._listed_model(name, request)
         if model.state not in (UNLOADED, UNLOADING):
             raise ApiError(400, f"model '{model.name:.80}' is already running")
         self.pool.load(model)
         return JsonResponse({"success": True})
 
     async def _unload(self, request: Request) -> Response:
-        model = await self._named(request)
+        name = self._name(await read_body(request, self.settings))
+        if self.downloads.cancel(name) is not None:
+            return JsonResponse({"success": True})
+        model = self._listed_model(name, request)
         if model.state != LOADED:
             raise ApiError(400, f"model '{model.name:.80}' is not running: it is {model.state}")
         self.pool.unload(model)
         return JsonResponse({"success": True})
 
-    async def _named(self, request: Request) -> RoutedModel:
-        name = self._name(await read_body(request, self.settings))
+    def _listed_model(self, name: str, request: Request) -> RoutedModel:
         if name and self.pool.find(name) is None:
             raise ApiError(404, f"model '{name:.80}' is not found", param="model")
         return self._find(name, request.url.path)
@@ -152,9 +165,13 @@ class RouterApp:
 
     async def _models(self, request: Request) -> Response:
         if request.query_params.get("reload") in _ON:
-            self.pool.replace_plans(await asyncio.to_thread(self._read_plans))
-        data = [self._listed(each) for each in self.pool.models.values()]
+            await self.reread()
+        shown = [each for each in self.pool.models.values() if not each.plan.is_hidden]
+        data = [*map(self._listed, shown), *self._hub.listed(self.started_at)]
         return JsonResponse({"object": "list", "data": data})
+
+    async def reread(self) -> None:
+        self.pool.replace_plans(await asyncio.to_thread(self._read_plans))
 
     async def _model(self, request: Request) -> Response:
         name = request.path_params["name"]
@@ -186,7 +203,7 @@ class RouterApp:
             "tags": list(plan.tags),
             "status": status,
             "source": plan.source,
-            "can_remove": False,
+            "can_remove": plan.source == CACHE,
             "pinned": plan.is_pinned,
         }
 
@@ -223,7 +240,13 @@ class RouterApp:
         return Response(text, media_type=CONTENT_TYPE)
 
     async def _tags(self, _request: Request) -> Response:
-        return JsonResponse({"models": [_tag(each) for each in self.pool.models.values()]})
+        return JsonResponse(
+            {
+                "models": [
+                    _tag(each) for each in self.pool.models.values() if not each.plan.is_hidden
+                ]
+            }
+        )
 
     async def _running(self, _request: Request) -> Response:
         loaded = [each for each in self.pool.models.values() if each.status == LOADED]
@@ -240,6 +263,7 @@ class RoutedResponse(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         inner = {name: value for name, value in scope.items() if name not in _OF_OUTER_ROUTE}
+        inner[ollama_models.ROUTED] = True
         async with self._pool.use(self._model, receive):
             assert self._model.app is not None, "it is loaded"
             await self._model.app(inner, _replayed(self._request_body, receive), send)

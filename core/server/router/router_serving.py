@@ -12,6 +12,7 @@ from ..api_errors import ApiError
 from ..request_log import RequestLog, log_speculation
 from ..serving import Listening, end_requests, keep_alive
 from ..settings import ServerSettings
+from .downloads import Downloads, HubAccess
 from .model_pool import ModelPool, PoolSettings
 from .routed_model import LOADED, ModelPlan
 from .router_app import RouterApp
@@ -24,16 +25,22 @@ class RouterServing(Listening):
     def __init__(
         self, read_plans: Callable[[], Sequence[ModelPlan]], pool: PoolSettings,
         settings: ServerSettings, socks: Sequence[socket.socket],
+        access: HubAccess,
         note: Callable[[str], None] = lambda _line: None,
         on_ready: Callable[[], None] = lambda: None,
     ) -> None:  # fmt: skip
         self.pool = ModelPool(read_plans(), pool, self._hang_up, note)
-        self._read_plans, self._on_ready = read_plans, on_ready
+        self._router = RouterApp(self.pool, settings, read_plans, access, note)
+        self._on_ready = on_ready
         self.loop: asyncio.AbstractEventLoop | None = None
         super().__init__(settings, socks)
 
+    @property
+    def downloads(self) -> Downloads:
+        return self._router.downloads
+
     def _app(self) -> RequestLog:
-        return RouterApp(self.pool, self.settings, self._read_plans).app()
+        return self._router.app()
 
     def _begin(self) -> None:
         self.loop = asyncio.get_running_loop()
@@ -48,6 +55,8 @@ class RouterServing(Listening):
 
     async def _finish(self) -> None:
         self.pool.end_waiting(ApiError(503, "the server is shutting down", retry_after=5))
+        self.downloads.end()
+        self.pool.events.end()
         running = [each for each in self.pool.running if each.service is not None]
         await asyncio.gather(*(end_requests(each.running) for each in running))
         for each in running:
@@ -55,7 +64,7 @@ class RouterServing(Listening):
 
     def close(self, seconds: float) -> bool:
         """Called after `run`. Returns whether all threads have ended."""
-        ended = True
+        ended = self.downloads.have_ended
         for model in self.pool.running:
             worker = model.worker
             if worker is not None:

@@ -123,7 +123,7 @@ def test_lists(client: ollama.Client) -> None:
         ("/api/generate", {"prompt": "a", "suffix": "b"}, 400, "suffix is not supported"),
         ("/api/generate", {"prompt": "a", "format": "xml"}, 400, "format must be json or a JSON"),
         ("/api/generate", {"prompt": "a", "options": {"top_k": "x"}}, 400, "top_k"),
-        ("/api/pull", {"model": "x"}, 501, "/api/pull"),
+        ("/api/pull", {"model": "x"}, 501, "/api/pull, which needs --models-cache, is not"),
         ("/api/nothing", {}, 404, "there is no /api/nothing here"),
         ("/api/tags", {}, 405, "/api/tags does not take POST"),
     ],

@@ -11,7 +11,9 @@ from typing import Any
 from msgspec.structs import replace
 
 from nextn.core import load, nano
+from nextn.core.hub.cached_models import cached_models
 from nextn.core.server.loading import prepare
+from nextn.core.server.router.downloads import HubAccess
 from nextn.core.server.router.model_pool import PoolSettings
 from nextn.core.server.router.routed_model import (
     LOADED,
@@ -65,21 +67,32 @@ class Source:
 
 
 class RouterServer(Client):
-    def __init__(self, sources: Sequence[Source], *, more: dict[str, Any], **pool: Any) -> None:
-        self.sources = list(sources)
+    def __init__(
+        self, sources: Sequence[Source], *, more: dict[str, Any],
+        access: HubAccess | None = None, **pool: Any,
+    ) -> None:  # fmt: skip
+        """`access`: to a hub, whose cached models are those of the server as well."""
+        self.sources, self.lists_cache = list(sources), access is not None
         settings = replace(SETTINGS, **more)
         self.sock = open_socket("127.0.0.1", 0)
         super().__init__(self.sock.getsockname()[1])
         self.serving = RouterServing(
-            lambda: [each.plan(self) for each in self.sources],
+            self._plans,
             PoolSettings(**pool),
             settings,
             [self.sock],
+            access or HubAccess("not in this test"),
             self._note,
         )
         self.notes: list[str] = []
         self.code: int | None = None
         self.thread = threading.Thread(target=self._run)
+
+    def _plans(self) -> list[ModelPlan]:
+        plans = [each.plan(self) for each in self.sources]
+        for name, path in (cached_models() if self.lists_cache else {}).items():
+            plans.append(replace(Source(name, path).plan(self), source="cache"))
+        return plans
 
     def _note(self, line: str) -> None:
         self.notes.append(" ".join(line.split()[:2]))
