@@ -15,13 +15,14 @@ from .summary import model_lines
 from .usage import flag_errors
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from ..core.gguf.overrides import Scalar
     from ..core.models.adapters import AdapterPath
     from ..core.runtime import Runtime
     from ..core.speculation.options import SpecOptions
+    from ..core.state.budget import MemoryBudget
     from .image_options import ProjectorOptions
     from .spec_options import SpecFlags
 
@@ -96,7 +97,7 @@ def print_choice(models: ModelOptions, model: Path, output: Console) -> None:
         output.remark(f"           It writes Python-like code. For a chat: {INSTALL_SMOLLM2}")
 
 
-def open_runtime(
+def open_runtime(  # noqa: PLR0913 - all that a model is loaded with
     model: Path,
     place: PlaceOptions,
     output: Console,
@@ -105,7 +106,9 @@ def open_runtime(
     projector: ProjectorOptions | None = None,
     overrides: Mapping[str, Scalar] | None = None,
     lora: Sequence[AdapterPath] = (),
+    plan: Callable[[Runtime], MemoryBudget] = lambda runtime: runtime.budget,
 ) -> Runtime:
+    """`plan`: the memory of what is to be written at once, for --verbose."""
     from .. import core
 
     show_log(output)
@@ -128,7 +131,8 @@ def open_runtime(
             lora=lora,
             **({} if projector is None else projector.given),
         )
-    for line in model_lines(runtime) if output.verbose else ():  # they take time to make
+        lines = model_lines(runtime, plan(runtime)) if output.verbose else ()  # they take time
+    for line in lines:
         output.note(line)
     return runtime
 

@@ -112,6 +112,12 @@ class LimitOptions:
         30,
         min=0,
     )
+    store_responses: bool = flag(
+        "--store-responses/--no-store-responses",
+        "Responses of /v1/responses in memory, for previous_response_id; without it none is kept, "
+        "whatever a request says.",
+        True,
+    )
     record: Path | None = flag(
         "--record DIR",
         "Folder for the tokens of requests that say store: true, to train drafters on.",
@@ -293,6 +299,7 @@ def build_settings(  # noqa: PLR0913 - groups of flags
             drain_s=limits.drain_seconds,
             slot_folder=cache.slot_save_path,
             record_folder=limits.record,
+            stores_responses=limits.store_responses,
             record_bytes=limits.record_budget * _MIB,
             records_all=limits.record_all,
             caches_prompts=cache.cache_prompt,
@@ -325,6 +332,8 @@ def _check_folders(limits: LimitOptions, cache: CacheOptions) -> None:
 
     if cache.slot_save_path is not None:
         check_folder(cache.slot_save_path)
+    if limits.record is not None and not limits.store_responses:
+        raise typer.BadParameter("--record stores what --no-store-responses forbids")
     if limits.record is not None:
         check_record_folder(limits.record)
     elif limits.record_all:

@@ -38,7 +38,7 @@ class ServedModel(Struct, frozen=True):
     lora: tuple[tuple[Path, float], ...] = ()  # files of adapters with their scales
 
     def load(self, output: Console) -> Loaded:
-        from ..core.server.loading import prepare
+        from ..core.server.loading import plan, prepare
 
         runtime = open_runtime(
             self.model,
@@ -49,6 +49,7 @@ class ServedModel(Struct, frozen=True):
             self.projector,
             self.overrides,
             self.lora,
+            lambda opened: plan(opened, self.n_parallel, self.cache_ram),
         )
         with flag_errors(), output.cleared():  # memory, or a drafter: flags chose it
             template = self._template(runtime)

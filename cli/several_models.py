@@ -37,8 +37,8 @@ _SERVERS: Final = frozenset(
      "ssl_key_file", "ssl_cert_file", "api_prefix", "reuse_port", "ui", "max_body", "timeout",
      "drain_seconds", "models_dir", "models_preset", "models_max", "models_memory",
      "models_autoload", "models_cache", "models_download", "replicas", "ray_address",
-     "replica_cpus", "replica_gpus", "quiet", "verbose", "debug", "log_file", "log_format",
-     "log_level", "log_texts", "hf_token", "offline")
+     "store_responses", "replica_cpus", "replica_gpus", "quiet", "verbose", "debug", "log_file",
+     "log_format", "log_level", "log_texts", "hf_token", "offline")
 )  # fmt: skip
 _OF_ONE_MODEL: Final = ("model", "hf_repo", "hf_file", "alias", "mmproj")
 _ALSO_FOR_ALL: Final = ("hf_token", "offline")

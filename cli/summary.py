@@ -10,19 +10,21 @@ if TYPE_CHECKING:
     from ..core.generation import Stats
     from ..core.runtime import Runtime
     from ..core.speculation.draft_file import DraftFile
+    from ..core.state.budget import MemoryBudget
 
 
 SHOWN_PLACES: Final = 8  # of a draft; n-grams draft 64
 
 
-def model_lines(runtime: Runtime) -> list[str]:
+def model_lines(runtime: Runtime, budget: MemoryBudget) -> list[str]:
+    """`budget`: of all sequences that are to be written at once."""
     details = runtime.backend.details
     return [
         f"model      {runtime.name} ({runtime.architecture})",
         f"device     {runtime.device}" + (f" ({details})" if details else ""),
         *(f"           {line}" for line in runtime.backend.holdings),
         f"context    {runtime.n_ctx} tokens, vocabulary {runtime.n_vocab}",
-        f"memory     {runtime.budget.describe()}",
+        f"memory     {budget.describe()}",
         *(line for each in runtime.draft_files for line in _draft_file_lines(runtime, each)),
     ]
 

@@ -10,7 +10,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from .api_errors import unsupported_content
+from .api_errors import ApiError, unsupported_content
 from .body_parts import InputItem
 from .chat_prompt import read_chat_prompt
 from .generation_response import start
@@ -25,7 +25,9 @@ from .response_store import ResponseStore
 from .responses_format import ResponsesFormat
 from .server_tools import is_served, left_out, without_served
 from .service import Service
+from .settings import ServerSettings
 
+_NONE_STORED: Final = "this server stores no responses (--no-store-responses)"
 _SHARED: Final = (*TEXT_FIELDS, "chat_template_kwargs", "parallel_tool_calls")
 
 
@@ -41,7 +43,7 @@ async def responses(request: Request) -> Response:
     owner, key = owner_of(request, body), _key(request)
 
     def keep(response: dict[str, Any]) -> None:
-        if body.store is not False:
+        if body.store is not False and service.settings.stores_responses:
             said = [item for item in response["output"] if not _is_cut_call(item)]
             service.responses.add(response, [*earlier, *_items(body), *said], key)
 
@@ -65,11 +67,13 @@ async def input_tokens(request: Request) -> Response:
 
 async def stored(request: Request) -> Response:
     service: Service = request.app.state.service
-    return answer_stored(service.responses, request)
+    return answer_stored(service.responses, request, service.settings)
 
 
-def answer_stored(store: ResponseStore, request: Request) -> Response:
+def answer_stored(store: ResponseStore, request: Request, settings: ServerSettings) -> Response:
     """To GET and DELETE."""
+    if not settings.stores_responses:
+        raise ApiError(404, _NONE_STORED)
     name, key = request.path_params["response_id"], _key(request)
     if request.method == "DELETE":
         store.remove(name, key)
@@ -89,6 +93,9 @@ async def _earlier(service: Service, request: Request, body: ResponsesBody) -> l
     """Items of the response that this one goes on from, and of those before it."""
     if not body.previous_response_id:
         return []
+    if not service.settings.stores_responses:
+        message = f"{_NONE_STORED}: give the earlier items as input"
+        raise ApiError(400, message, param="previous_response_id")
     name, key = body.previous_response_id, _key(request)
     found = service.responses.find(name, key, "previous_response_id")
     return await aside(found.n_bytes, found.history)

@@ -29,6 +29,7 @@ class ResponsesFormat(ReplyBlockFormat):
         """`keep`: called with the response when it is complete."""
         super().__init__(parsed, prompt)
         self._tokenizer, self._keep = service.tokenizer, keep
+        self._stores = service.settings.stores_responses
         self._echoed = {name: given.get(name) for name in _ECHOED}
         self._frame = {
             "id": new_id(service.settings.replica),
@@ -102,7 +103,7 @@ class ResponsesFormat(ReplyBlockFormat):
             "incomplete_details": cut,
             "output": output,
             **self._echoed,
-            "store": self._echoed["store"] is not False,
+            "store": self._stores and self._echoed["store"] is not False,
             "parallel_tool_calls": self._echoed["parallel_tool_calls"] is not False,
             "tools": self._echoed["tools"] or [],
             "tool_choice": self._echoed["tool_choice"] or "auto",

@@ -41,6 +41,7 @@ class ServerSettings(Struct, frozen=True):
     slot_folder: Path | None = None  # where slots are saved; None: they are not
     record_folder: Path | None = None  # where tokens of requests are kept; None: they are not
     record_bytes: int = 0  # that these may take
+    stores_responses: bool = True  # of `/v1/responses`, in memory
     records_all: bool = False  # those of requests that do not say `store`
     caches_prompts: bool = True  # default of `cache_prompt`: reuse the prefix cache
     sleep_s: float = 0.0  # the model is unloaded after so long without a request; 0: never

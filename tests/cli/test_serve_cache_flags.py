@@ -61,6 +61,7 @@ def ask(port: int, method: str, path: str, **body: Any) -> dict[str, Any]:
         (["--cache-ram", "-2"], "--cache-ram"),
         (["--cache-ram", "1"], "--cache-ram 1 is too little.*give at least 3"),
         (["--cache-ram", "99999999"], "--cache-ram 99999999 does not fit.*MiB are left after"),
+        (["--record", "{folder}", "--no-store-responses"], "--record stores what --no-store-resp"),
         (["--sleep-idle-seconds", "0"], "--sleep-idle-seconds must be at least 1"),
         (["--sleep-idle-seconds", "soon"], "--sleep-idle-seconds"),
     ],
@@ -72,6 +73,16 @@ def test_what_cannot_be(args: list[str], said: str, tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (2, "")
     assert len(done.stderr.splitlines()) == 1
     assert re.search(said, done.stderr)
+
+
+def test_the_line_about_memory_counts_all_slots() -> None:
+    def memory(n_slots: int, n_tokens: int) -> str:
+        with serving("-v", "-np", str(n_slots), "-c", str(n_tokens)) as (_, said):
+            (line,) = (each for each in said if each.startswith("memory"))
+            return line
+
+    assert "(512 tokens)" in memory(1, 512)
+    assert "(1536 tokens)" in memory(3, 1536)
 
 
 def test_a_restart_between_two_questions(tmp_path: Path) -> None:

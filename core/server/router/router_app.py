@@ -223,7 +223,7 @@ class RouterApp:
         )
 
     async def _stored(self, request: Request) -> Response:
-        return answer_stored(self.pool.responses, request)
+        return answer_stored(self.pool.responses, request, self.settings)
 
     async def _metrics(self, request: Request) -> Response:
         if not self.settings.with_metrics:

@@ -79,7 +79,9 @@ def test_an_empty_text_is_a_message(chatty: Server) -> None:
 def test_get_and_delete(chatty: Server) -> None:
     client = openai.OpenAI(base_url=f"{chatty.url}/v1", api_key="none", max_retries=0)
     streamed = list(
-        client.responses.create(model="x", input="Hi", max_output_tokens=6, stream=True)
+        client.responses.create(
+            model="x", input="Hi", max_output_tokens=6, temperature=0, stream=True
+        )
     )
     last = streamed[-1]
     assert last.type == "response.incomplete"
@@ -99,6 +101,19 @@ def test_what_says_so_is_not_kept(chatty: Server) -> None:
     done = chatty.post("/v1/responses", **ASK, store=False)
     assert done["store"] is False
     assert chatty.request("GET", f"/v1/responses/{done['id']}")[0] == 404
+
+
+def test_a_server_that_stores_none() -> None:
+    with running(nano_server(stores_responses=False)) as server:
+        done = server.post("/v1/responses", **ASK, store=True)
+        assert done["store"] is False
+        for method in ("GET", "DELETE"):
+            status, value, _ = server.request(method, f"/v1/responses/{done['id']}")
+            said = "this server stores no responses (--no-store-responses)"
+            assert (status, value["error"]["message"]) == (404, said)
+        status, error = server.refused("/v1/responses", ASK | {"previous_response_id": done["id"]})
+        assert (status, error["param"]) == (400, "previous_response_id")
+        assert error["message"].endswith("give the earlier items as input")
 
 
 def test_of_the_same_key_only() -> None:
