@@ -180,7 +180,7 @@ def describe(place: FilePlace, output: Console) -> tuple[ModelCheckpoint, Path]:
     with output.cleared():
         if isinstance(place, Repository):
             fetch_descriptions(place, output.progress)
-            return read_checkpoint(place), place.kept_path("config.json").parent
+            return read_checkpoint(place), place.folder
         assert isinstance(place, Folder)
         return read_checkpoint(place), place.path
 
@@ -205,10 +205,10 @@ def fetched(
 
     if not isinstance(place, Repository):
         return opened, plan
-    folder = place.kept_path("config.json").parent
+    folder = place.folder
     with output.cleared():
         fetch_weights(place, opened, output.progress)
-    output.remark(f"note: {place.label} was fetched into {folder}, which may be removed")
+    output.remark(f"note: {place.label} was downloaded into the hub's cache: {folder}")
     opened.close()
     opened = read_checkpoint(place)
     return opened, make_plan(opened, folder, options, output)

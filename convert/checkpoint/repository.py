@@ -1,15 +1,14 @@
 """A repository of the Hugging Face hub as a place of files, read in byte ranges.
 
-Only the wanted bytes are read: headers cost kilobytes, tensors their own bytes. `keep` fetches a
-whole file into the cache folder instead.
+Only the wanted bytes are read: headers cost kilobytes, tensors their own bytes. `download` puts
+whole files into the hub's cache instead.
 """
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -19,15 +18,20 @@ from urllib.parse import quote
 from msgspec import Struct
 
 from ...core.errors import FileFormatError
-from ...core.folders import cache_root
 from ...core.gguf.printable import printable, printable_path
 from ...core.hub.http_client import HttpClient, RemoteError, client_from_environment, is_offline
 from ...core.hub.hub_cache import (
+    HubFile,
     cached_file,
     cached_snapshot,
+    check_room,
+    download_file,
+    file_url,
     is_commit,
     is_safe_name,
     is_sha256,
+    set_revision,
+    snapshot_folder,
 )
 from .byte_source import ByteSource, LocalSource
 from .folder import FilePlace, Folder, ModelCheckpoint, read_checkpoint
@@ -126,62 +130,31 @@ class Repository:
         return heads
 
     def local_path(self, name: str) -> Path | None:
-        """Where a file is on this machine: kept here, or downloaded by the hub's own tools."""
-        kept = self.kept_path(name)
-        return kept if kept.is_file() else cached_file(self.name.repo, self.commit, name)
+        """Where a file is on this machine, if it was downloaded."""
+        return cached_file(self.name.repo, self.commit, name)
 
-    def kept_path(self, name: str) -> Path:
-        """Where `keep` puts a file; names were checked when they were listed."""
-        folder = "--".join(("models", *self.name.repo.split("/")))
-        return cache_root() / "hub" / folder / self.commit / name
+    @property
+    def folder(self) -> Path:
+        """Where files are on this machine."""
+        return snapshot_folder(self.name.repo, self.commit)
 
-    def keep(self, name: str, progress: Progress | None = None) -> Path:
-        """Fetch a whole file into the cache, going on where an earlier try was cut off. What the
-        hub's own tools have downloaded is linked to."""
-        path, size = self.kept_path(name), self._size(name)
-        if path.is_file() and path.stat().st_size == size:
-            return path
-        path.parent.mkdir(parents=True, exist_ok=True)
-        found = cached_file(self.name.repo, self.commit, name)
-        if found is not None and found.stat().st_size == size:
-            path.unlink(missing_ok=True)
-            path.symlink_to(found)
-            return path
-        part = path.with_name(path.name + ".part")
-        with part.open("ab") as file:
-            if file.tell() > size:
-                file.truncate(0)
-            at = file.tell()
-            what = f"{self.label}/{name}"
-            for piece in self._client.stream(self._url(name), at, size, size, what):
-                file.write(piece)
-                at += len(piece)
-                if progress is not None:
-                    progress(f"fetching {name}", at / max(size, 1))
-            file.flush()
-            os.fsync(file.fileno())
-        self._verify(part, name)
-        part.replace(path)
-        return path
+    def download(self, names: Sequence[str], progress: Progress) -> None:
+        """Puts whole files into the hub's cache, going on where an earlier try was cut off."""
+        files = [
+            HubFile(self.name.repo, self.commit, name, self._size(name), self.files[name].sha256)
+            for name in names
+        ]
+        check_room(files)
+        for file in files:
+            share = partial(_report_share, progress, file)
+            download_file(self._client, file, share)
+        set_revision(self.name.repo, self.name.revision, self.commit)
 
     def close(self) -> None:
         self._client.close()
 
-    def _verify(self, path: Path, name: str) -> None:
-        wanted = self.files[name].sha256
-        if wanted is None:
-            return
-        with path.open("rb") as file:
-            found = hashlib.file_digest(file, "sha256").hexdigest()
-        if found != wanted:
-            path.unlink()
-            raise RemoteError(
-                f"{self.label}/{name}: what arrived has another sha256 than the server says; "
-                "it was removed, try again"
-            )
-
     def _url(self, name: str) -> str:
-        return f"{self._client.endpoint}/{self.name.repo}/resolve/{self.commit}/{quote(name)}"
+        return file_url(self._client.endpoint, self.name.repo, self.commit, name)
 
     def _size(self, name: str) -> int:
         found = self.files.get(name)
@@ -303,6 +276,10 @@ def fetch_rows_ahead(tensor: StoredTensor, rows: Iterable[int]) -> None:
         size = tensor.n_bytes // max(1, tensor.shape[0])
         starts = [tensor.start + size * row for row in rows]
         tensor.source.fetch_ahead([(start, start + size) for start in starts], lambda _n: None)
+
+
+def _report_share(progress: Progress, file: HubFile, n: int) -> None:
+    progress(f"fetching {file.name}", n / max(file.size, 1))
 
 
 def _report(progress: Callable[[int, int], None], before: int, total: int, n: int) -> None:

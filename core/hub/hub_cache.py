@@ -42,6 +42,10 @@ def is_safe_name(name: str) -> bool:
     return all(_PART.fullmatch(part) and part not in (".", "..") for part in parts)
 
 
+def file_url(endpoint: str, repo: str, commit: str, name: str) -> str:
+    return f"{endpoint}/{repo}/resolve/{commit}/{quote(name)}"
+
+
 def cache_folder() -> Path:
     from huggingface_hub import constants
 
@@ -92,7 +96,7 @@ class HubFile(Struct, frozen=True):
         return f"{self.repo}/{self.name}"
 
     def url(self, endpoint: str) -> str:
-        return f"{endpoint}/{self.repo}/resolve/{self.commit}/{quote(self.name)}"
+        return file_url(endpoint, self.repo, self.commit, self.name)
 
     @property
     def path(self) -> Path:

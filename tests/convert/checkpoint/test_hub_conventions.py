@@ -83,15 +83,17 @@ def test_what_was_downloaded_is_read_from_there(hub: Hub, tmp_path: Path) -> Non
     assert not any("model.safetensors" in path for path, _ in hub.requests)
 
 
-def test_a_kept_file_is_a_link_to_what_was_downloaded(hub: Hub, tmp_path: Path) -> None:
+def test_a_link_to_what_is_gone_is_replaced(hub: Hub, tmp_path: Path) -> None:
     snapshot = download(hub, tmp_path, "model.safetensors")
     place = open_place("owner/name")
     assert isinstance(place, Repository)
-    assert place.keep("model.safetensors").resolve() == (snapshot / "model.safetensors").resolve()
+    place.download(["model.safetensors"], lambda stage, done: None)
     assert not any("model.safetensors" in path for path, _ in hub.requests)
-    (snapshot / "model.safetensors").unlink()
-    kept = place.keep("model.safetensors")  # its target is gone: the hub's tools clean up
-    assert kept.read_bytes() == hub.files["model.safetensors"]
+    (snapshot / "model.safetensors").resolve().unlink()
+    place.download(["model.safetensors"], lambda stage, done: None)
+    path = place.local_path("model.safetensors")
+    assert path == snapshot / "model.safetensors"
+    assert path.read_bytes() == hub.files["model.safetensors"]
 
 
 @pytest.mark.parametrize("word", ["1", "true", "YES"])

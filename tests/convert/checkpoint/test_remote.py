@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import socket
 from collections.abc import Callable, Iterator
@@ -11,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from huggingface_hub import hf_hub_download
 from safetensors.numpy import save_file
 from support.hub import COMMIT, Hub, hub_alone
 
@@ -182,36 +182,37 @@ def test_an_expired_place_is_asked_for_again(hub: Hub) -> None:
     assert source.read(100_000, 100_010) == first
 
 
-def test_a_file_is_kept_and_an_interrupted_one_gone_on_with(hub: Hub) -> None:
+def test_a_file_is_downloaded_and_an_interrupted_one_gone_on_with(hub: Hub) -> None:
     place = quick(hub, retries=0)
-    data = hub.files["a.safetensors"]
+    data, names = hub.files["a.safetensors"], ["a.safetensors", "config.json"]
     hub.faults["cut"] = 900_000
     with pytest.raises(RemoteError, match="cut"):
-        place.keep("a.safetensors")
+        place.download(names, lambda stage, done: None)
     hub.faults.clear()
     hub.requests.clear()
     seen: list[float] = []
-    path = place.keep("a.safetensors", lambda stage, done: seen.append(done))
+    place.download(names, lambda stage, done: seen.append(done))
+    path = place.local_path("a.safetensors")
+    assert path is not None
     assert path.read_bytes() == data
-    (asked,) = [headers["Range"] for path, headers in hub.requests if "/store/" in path]
-    assert asked.startswith("bytes=900000-")
+    asked = [headers["Range"] for path, headers in hub.requests if "/store/a" in path]
+    assert [each.split("-")[0] for each in asked] == ["bytes=900000"]
     assert seen[-1] == 1
     hub.requests.clear()
-    assert place.keep("a.safetensors") == path
+    place.download(names, lambda stage, done: None)
     assert bytes(place.open("a.safetensors").read(0, len(data))) == data
     assert hub.requests == []
-    assert not list(path.parent.glob("*.part"))
 
 
-def test_a_wrong_hash_is_removed(hub: Hub) -> None:
+def test_the_hubs_own_tools_find_what_was_downloaded(hub: Hub, tmp_path: Path) -> None:
     place = quick(hub)
-    data = hub.files["a.safetensors"]
-    hub.files["a.safetensors"] = data[:-1] + b"?"
-    with pytest.raises(RemoteError, match="another sha256"):
-        place.keep("a.safetensors")
-    hub.files["a.safetensors"] = data
-    path = place.keep("a.safetensors")
-    assert hashlib.sha256(path.read_bytes()).digest() == hashlib.sha256(data).digest()
+    place.download(["a.safetensors", "config.json", "deep/x.gguf"], lambda stage, done: None)
+    for name in ("a.safetensors", "config.json", "deep/x.gguf"):
+        found = hf_hub_download(
+            "owner/name", name, cache_dir=tmp_path / "hub", local_files_only=True
+        )
+        assert Path(found) == place.local_path(name)
+        assert Path(found).read_bytes() == hub.files[name]
 
 
 # What fails --------------------------------------------------------------------------------------
