@@ -31,6 +31,13 @@ class HubAccess(Struct, frozen=True):
     refusal: str = ""  # why they may not change it; empty: they may
     pattern: HubModel = HubModel("")  # token, network, files beside a model
 
+    @property
+    def is_used(self) -> bool:
+        """Whether the hub is asked at all."""
+        from huggingface_hub import constants
+
+        return not (self.refusal or self.pattern.offline or constants.HF_HUB_OFFLINE)
+
     def check(self) -> None:
         if self.refusal:
             raise ApiError(403, self.refusal)
@@ -121,12 +128,12 @@ class Downloads:
         task.add_done_callback(self._tasks.discard)
         return each
 
-    def cancel(self, name: str) -> Download | None:
-        """What came stays, and a later download goes on from there."""
+    def cancel(self, name: str) -> bool:
+        """Returns whether it was under way. What came stays, and a later one goes on from there."""
         found = self.running.get(name)
         if found is not None:
             found.is_cancelled = True
-        return found
+        return found is not None
 
     async def remove(self, each: Download) -> None:
         """Cancels it, and removes what came."""

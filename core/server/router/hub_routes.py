@@ -90,10 +90,8 @@ class HubRoutes:
         body = await read_object(request, self.settings, OllamaBody)
         name = hub_name(body.model or body.given.get("name") or "")
         known = self.pool.find(name)
-        is_here = known is not None and (
-            known.plan.source != CACHE or bool(self.downloads.access.refusal)
-        )
-        if is_here:
+        is_newest = known is not None and known.plan.source != CACHE
+        if known is not None and (is_newest or not self.downloads.access.is_used):
             return PullResponse(None, self.downloads, streams=body.stream is not False)
         self.downloads.access.check()
         _check_pulled(name)

@@ -111,7 +111,7 @@ class ModelPool:
 
     async def remove(self, model: RoutedModel) -> None:
         """Returns when it is no longer in memory, nor in the list."""
-        model.is_removed = True
+        model.is_removed = model.is_deleted = True
         if model.state == LOADED:
             self.unload(model)
         elif model.state == UNLOADED:
@@ -133,7 +133,7 @@ class ModelPool:
             if plan.flags != model.plan.flags:
                 model.n_bytes = plan.n_bytes
                 model.is_outdated = model.state != UNLOADED
-            model.plan, model.is_removed = plan, False
+            model.plan, model.is_removed = plan, model.is_deleted
         for model in self.running:
             if model.state == LOADED and (model.is_removed or model.is_outdated):
                 self.unload(model)

@@ -66,6 +66,7 @@ class RoutedModel:
         self.n_running = self.n_waiting = 0  # requests that it answers, and that wait for it
         self.is_wanted = False  # also without a request
         self.is_removed = self.is_outdated = False  # by a newer list of models
+        self.is_deleted = False  # by a request: it does not come back with the next list
         self.used_at = 0  # a count of uses
         self.worker: Worker | None = None  # from the beginning of a load on
         self.service: Service | None = None

@@ -28,6 +28,7 @@ from ..settings import ServerSettings
 from .downloads import Downloads, HubAccess
 from .hub_routes import CACHE, HubRoutes
 from .model_pool import ModelPool
+from .named_models import hub_name
 from .routed_model import LOADED, UNLOADED, UNLOADING, ModelPlan, RoutedModel
 
 _OF_OUTER_ROUTE: Final = ("router", "endpoint", "path_params")  # in the scope
@@ -138,7 +139,8 @@ class RouterApp:
 
     async def _unload(self, request: Request) -> Response:
         name = self._name(await read_body(request, self.settings))
-        if self.downloads.cancel(name) is not None:
+        known = self.pool.find(name)
+        if self.downloads.cancel(hub_name(name)) and (known is None or known.state != LOADED):
             return JsonResponse({"success": True})
         model = self._listed_model(name, request)
         if model.state != LOADED:

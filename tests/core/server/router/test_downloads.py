@@ -7,6 +7,7 @@ import json
 import shutil
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -185,6 +186,24 @@ def test_removing_ends_a_download_and_leaves_nothing(
     assert not [path for path in Path(constants.HF_HUB_CACHE).rglob("blobs/*") if path.is_file()]
 
 
+def test_a_model_that_writes_is_removed_when_it_has_ended(server: RouterServer) -> None:
+    """Also if the list of models is read again meanwhile."""
+    ollama.Client(server.url).pull(MODEL)
+    body = {"model": MODEL, "stream": True, "ignore_eos": True, **PROMPT, "n_predict": 300}
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=HANGS_S)
+    connection.request("POST", "/completion", json.dumps(body))
+    response = connection.getresponse()
+    assert response.readline().startswith(b"data: ")
+    thread, found = later(lambda: server.request("DELETE", f"/models?model={MODEL}")[0])
+    wait_until(lambda: server.model(MODEL).is_deleted)
+    server.get("/models?reload=1")
+    last = [line for line in response.read().splitlines() if line.startswith(b"data: ")][-1]
+    assert json.loads(last[6:])["tokens_predicted"] == 300
+    thread.join(HANGS_S)
+    assert found == [200]
+    assert status_of(server) is None
+
+
 def test_the_server_ends_while_it_downloads(hub: Hub, hold: Hold) -> None:
     with router(Source("a"), access=HubAccess()) as server:
         stream = EventStream(server)
@@ -320,6 +339,27 @@ def test_ollamas_client_pulls_lists_shows_and_deletes(server: RouterServer) -> N
 def test_a_model_of_the_servers_own_need_not_be_pulled(server: RouterServer, hub: Hub) -> None:
     assert ollama.Client(server.url).pull("a:latest").status == "success"
     assert not hub.requests
+
+
+def test_without_a_network_what_is_in_the_cache_need_not_be_pulled(
+    server: RouterServer, hub: Hub
+) -> None:
+    ollama.Client(server.url).pull(MODEL)
+    access = HubAccess(pattern=HubModel("", offline=True))
+    hub.requests.clear()
+    with router(access=access) as offline:
+        assert ollama.Client(offline.url).pull(MODEL).status == "success"
+        with pytest.raises(ollama.ResponseError, match="the network is not used"):
+            ollama.Client(offline.url).pull("owner/other")
+    assert not hub.requests
+
+
+def test_many_pulls_of_a_model_are_one_download(server: RouterServer, hub: Hub) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        pulls = pool.map(lambda _: ollama.Client(server.url).pull(MODEL).status, range(8))
+        assert set(pulls) == {"success"}
+    sent = [headers["Range"] for path, headers in hub.requests if "/store/" in path]
+    assert sent == [f"bytes=0-{len(FILE) - 1}"]
 
 
 def test_names_of_ollamas_registry(server: RouterServer, hub: Hub) -> None:
