@@ -10,8 +10,11 @@ import hashlib
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterable
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from threading import Event
 from typing import Final
 from urllib.parse import quote
 
@@ -25,7 +28,8 @@ _COMMIT: Final = re.compile(r"[0-9a-fA-F]{7,64}")
 _SHA256: Final = re.compile(r"[0-9a-f]{64}")
 _PART: Final = re.compile(r"[^/\\\0]+")
 _UNFINISHED: Final = ".incomplete"
-_REQUEST: Final = 1 << 34  # bytes of a request, at most: what delivers files refuses 50 GB at once
+_REQUEST: Final = 1 << 24  # bytes
+_AT_ONCE: Final = 4  # requests; what they bring is in memory until its turn
 
 
 def is_commit(text: str) -> bool:
@@ -185,15 +189,45 @@ def _fill(client: HttpClient, file: HubFile, part: Path, report: Callable[[int],
             out.truncate(0)
         at = out.tell()
         report(at)
-        while at < file.size:
-            stop = min(at + _REQUEST, file.size)
-            url = file.url(client.endpoint)
-            for piece in client.stream(url, at, stop, file.size, file.label):
-                out.write(piece)
-                at += len(piece)
-                report(at)
+        for piece in _pieces(client, file, at):
+            out.write(piece)
+            at += len(piece)
+            report(at)
         out.flush()
         os.fsync(out.fileno())
+
+
+def _pieces(client: HttpClient, file: HubFile, at: int) -> Iterator[bytes | bytearray]:
+    """What is behind the first `at` bytes, in order; of a large file several requests at once."""
+    url, starts = file.url(client.endpoint), range(at, file.size, _REQUEST)
+    if len(starts) < _AT_ONCE:
+        yield from client.stream(url, at, file.size, file.size, file.label)
+        return
+    is_over, twins = Event(), [client.twin() for _ in range(_AT_ONCE)]
+
+    def read(twin: HttpClient, start: int) -> bytearray:
+        found, stop = bytearray(), min(start + _REQUEST, file.size)
+        for piece in twin.stream(url, start, stop, file.size, file.label):
+            if is_over.is_set():
+                break
+            found += piece
+        return found
+
+    ahead: deque[Future[bytearray]] = deque()
+    try:
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            try:
+                for i, start in enumerate(starts):
+                    if len(ahead) == _AT_ONCE:
+                        yield ahead.popleft().result()  # its twin is free now
+                    ahead.append(pool.submit(read, twins[i % _AT_ONCE], start))
+                while ahead:
+                    yield ahead.popleft().result()
+            finally:
+                is_over.set()
+    finally:
+        for twin in twins:
+            twin.close()
 
 
 def _checked_hash(file: HubFile, part: Path) -> str:

@@ -71,6 +71,29 @@ def test_a_download_that_was_cut_off_goes_on_there(hub: Hub, tmp_path: Path) -> 
     assert not parts(tmp_path)
 
 
+def test_a_large_file_comes_by_several_requests_at_once(hub: Hub, tmp_path: Path) -> None:
+    class StopError(Exception):
+        pass
+
+    def stop_half_way(_file: HubFile, n: int) -> None:
+        if n > len(large) // 2:
+            raise StopError
+
+    large = WEIGHTS * 27  # 83 MB
+    hub.files["m-Q8_0.gguf"] = large
+    hub.faults |= {"slow": 0.02, "cut": 5_000_000, "cut times": 2}
+    with pytest.raises(StopError):
+        download(look_up(WANTED), report=stop_half_way)
+    assert hub.most_at_once > 1
+    (part,) = parts(tmp_path)
+    done = part.stat().st_size
+    assert part.read_bytes() == large[:done]
+    hub.requests.clear()
+    path = download(look_up(WANTED))
+    assert path.read_bytes() == large
+    assert min(int(each[6:].split("-")[0]) for each in ranges(hub)) == done
+
+
 def test_a_connection_that_is_cut_costs_one_more_request(hub: Hub) -> None:
     hub.faults |= {"cut": 1_000_000, "cut times": 1}
     assert fetch(WANTED).read_bytes() == WEIGHTS
