@@ -21,7 +21,8 @@ export async function props() {
 }
 
 async function offerModels() {
-  const { data } = await get("models");
+  const all = (await get("models")).data;
+  const data = all.filter(({ status }) => status.value !== "downloading");
   const isLoaded = ({ status }) => status.value === "loaded";
   byId("models").replaceChildren(...data.map(option));
   const before = data.find(({ id }) => id === recall("model"));
