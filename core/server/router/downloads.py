@@ -6,12 +6,14 @@ import asyncio
 import logging
 import threading
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Any, Final
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from ...errors import NextnError
+from ...gguf.printable import printable
 from ...hub.cached_models import remove_begun
 from ...hub.hub_cache import HubFile, check_room
 from ...hub.hub_models import FoundModel, HubModel, download, look_up, parse_hub_name
@@ -49,8 +51,16 @@ class HubAccess(Struct, frozen=True):
 
 def _look_up(wanted: HubModel) -> FoundModel:
     found = look_up(wanted)
-    check_room(found.first_files)
+    try:
+        check_room(found.first_files)
+    except OSError as error:
+        raise NextnError(_line_of(error)) from None
     return found
+
+
+def _line_of(error: OSError) -> str:
+    where = f"{printable(error.filename)}: " if error.filename else ""
+    return f"{where}{error.strerror or error}"
 
 
 class _StoppedError(NextnError):
@@ -68,11 +78,20 @@ class Download:
     def __init__(self, name: str, found: FoundModel) -> None:
         self.name, self.found = name, found
         self.files = {file.name: FileProgress(file) for file in found.first_files}
-        self.is_cancelled = False
         self.failure = ""  # a line
-        self.has_ended = asyncio.Event()
+        self.has_ended, self._is_over = asyncio.Event(), asyncio.Event()
+        self.is_cancelled = False
         self.n_clients = 0  # that wait for it
         self.is_kept = False  # also without one
+
+    def cancel(self) -> None:
+        self.is_cancelled = True
+        self._is_over.set()
+
+    async def wait_a_little(self) -> None:
+        """Less if it is cancelled."""
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._is_over.wait(), LOOK_S)
 
     def run(self, note: Callable[[str], None]) -> None:
         """In its thread."""
@@ -83,8 +102,7 @@ class Download:
         except NextnError as error:
             self.failure = str(error)
         except OSError as error:  # a full disk
-            where = f"{error.filename}: " if error.filename else ""
-            self.failure = f"{where}{error.strerror or error}"
+            self.failure = _line_of(error)
         except Exception as error:  # noqa: BLE001 - the server goes on
             self.failure = f"internal error: {error!r:.200}"
 
@@ -117,33 +135,35 @@ class Downloads:
     async def begin(self, name: str) -> Download:
         """Asks the hub, and begins if it has the model. One that runs already is joined."""
         self.access.check()
-        if len(self.running) >= _MOST and name not in self.running:
-            raise ApiError(503, f"{_MOST} models are downloaded already", retry_after=60)
         found = await asyncio.to_thread(_look_up, self.access.wanted(name))
         if (known := self.running.get(name)) is not None:
             return known
+        if len(self.running) >= _MOST:
+            raise ApiError(503, f"{_MOST} models are being downloaded already", retry_after=60)
         each = self.running[name] = Download(name, found)
         task = asyncio.create_task(self._run(each))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return each
 
-    def cancel(self, name: str) -> bool:
+    async def cancel(self, name: str) -> bool:
         """Returns whether it was under way. What came stays, and a later one goes on from there."""
         found = self.running.get(name)
-        if found is not None:
-            found.is_cancelled = True
-        return found is not None
+        if found is None:
+            return False
+        found.cancel()
+        await found.has_ended.wait()
+        return True
 
     async def remove(self, each: Download) -> None:
         """Cancels it, and removes what came."""
-        each.is_cancelled = True
+        each.cancel()
         await each.has_ended.wait()
         await asyncio.to_thread(remove_begun, [each.file for each in each.files.values()])
 
     def end(self) -> None:
         for each in self.running.values():
-            each.is_cancelled = True
+            each.cancel()
 
     @property
     def have_ended(self) -> bool:
@@ -168,7 +188,7 @@ class Downloads:
                 sent = progress
             if has_ended or each.is_cancelled:  # its thread may wait for the hub for long
                 break
-            await asyncio.sleep(LOOK_S)
+            await each.wait_a_little()
         if not has_ended:
             each.failure = each.failure or CANCELLED
         await self._finish(each)
@@ -178,7 +198,7 @@ class Downloads:
             self._note(f"downloaded {each.name}")
             try:
                 await self._on_new()
-            except NextnError as error:  # of a preset that has changed
+            except (NextnError, OSError) as error:  # of a preset that has changed
                 _log.error("the list of models cannot be read again: %s", error)
         elif not each.is_cancelled:
             _log.error("the model %s cannot be downloaded: %s", each.name, each.failure)

@@ -162,7 +162,7 @@ class PullResponse(Response):
         if each is not None:
             each.n_clients -= 1
             if not each.n_clients and not each.is_kept:
-                self._downloads.cancel(each.name)
+                each.cancel()
 
     async def _stream(self, scope: Scope, send: Send, leaving: asyncio.Future[None]) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})

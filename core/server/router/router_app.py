@@ -140,7 +140,7 @@ class RouterApp:
     async def _unload(self, request: Request) -> Response:
         name = self._name(await read_body(request, self.settings))
         known = self.pool.find(name)
-        if self.downloads.cancel(hub_name(name)) and (known is None or known.state != LOADED):
+        if await self.downloads.cancel(hub_name(name)) and (known is None or known.state != LOADED):
             return JsonResponse({"success": True})
         model = self._listed_model(name, request)
         if model.state != LOADED:

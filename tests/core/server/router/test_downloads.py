@@ -159,9 +159,9 @@ def test_unloading_ends_a_download_and_another_one_goes_on_from_there(
     server.post("/models", model=MODEL)
     wait_for_half(server)
     assert server.post("/models/unload", model=MODEL) == {"success": True}
+    assert status_of(server) is None
     stream.wait_for(MODEL, "download_failed")
     assert stream.events[-1]["data"] == {"error": "the download was cancelled"}
-    assert status_of(server) is None
     del hub.faults["hold"]
     hub.requests.clear()
     hold.may_go_on.set()
@@ -257,6 +257,30 @@ def test_a_disk_without_room(server: RouterServer, monkeypatch: pytest.MonkeyPat
     status, error = server.refused("/models", {"model": MODEL})
     assert status == 500
     assert "has 0 MB free, 8 MB are to be downloaded into it: make room" in error["message"]
+
+
+def test_a_cache_that_is_no_folder(
+    server: RouterServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "file"))
+    status, error = server.refused("/models", {"model": MODEL})
+    assert (status, error["type"]) == (500, "server_error")
+    assert error["message"] == f"'{tmp_path / 'file'}': File exists"
+
+
+def test_only_so_many_are_downloaded_at_once(server: RouterServer, hub: Hub, hold: Hold) -> None:
+    kinds = ["Q8_0", "Q4_0", "Q5_0", "Q6_K", "F16"]
+    hub.files = {f"nano-{kind}.gguf": FILE + kind.encode() for kind in kinds}
+    for kind in kinds[:4]:
+        server.post("/models", model=f"owner/name:{kind}")
+    status, error = server.refused("/models", {"model": "owner/name:F16"})
+    assert (status, error["message"]) == (503, "4 models are being downloaded already")
+    hold.may_go_on.set()
+    wait_until(lambda: len(server.status()) == 5)
+    wait_until(lambda: "downloading" not in server.status().values())
+    server.post("/models", model="owner/name:F16")
+    wait_until(lambda: server.status().get("owner/name:F16") == "unloaded")
 
 
 def test_a_download_that_fails_says_why(server: RouterServer, hub: Hub) -> None:
