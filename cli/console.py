@@ -10,8 +10,9 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from copy import copy
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, TextIO
@@ -48,6 +49,7 @@ class Console:
         self._line_open = False
         self._progress_open = False
         self._stage = ""
+        self._report: Callable[[str, float], object] = lambda _stage, _done: None
         is_plain = quiet or _JSON_LINES or os.environ.get("TERM") == "dumb"
         self._redraws = not is_plain and sys.stderr.isatty()
         self.has_colours = _has_colours(sys.stdout)
@@ -57,6 +59,12 @@ class Console:
                 sys.stdout.reconfigure(errors="replace")
             else:
                 sys.stdout.reconfigure(encoding="utf-8", errors="strict", newline="\n")
+
+    def reporting_to(self, report: Callable[[str, float], object]) -> Console:
+        """The same, and `report` is called with all progress."""
+        found = copy(self)
+        found._report = report
+        return found
 
     @property
     def is_terminal(self) -> bool:
@@ -95,6 +103,7 @@ class Console:
         """
         if stage.startswith("compiling"):
             stage += ", once for this file"
+        self._report(stage, done)
         is_new, self._stage = stage != self._stage, stage
         if done >= 1:
             self.clear_progress()

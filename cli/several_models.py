@@ -26,7 +26,7 @@ from .usage import UsageError, describe, failure_line
 
 if TYPE_CHECKING:
     from ..core.server.router.downloads import HubAccess
-    from ..core.server.router.routed_model import ModelPlan, Opened
+    from ..core.server.router.routed_model import ModelPlan, Opened, Report
     from ..core.server.settings import ServerSettings
     from ..core.worker.worker import Loaded
 
@@ -261,9 +261,9 @@ def _open(flags: ServeFlags, settings: ServerSettings, name: str, output: Consol
     with _load_errors():
         recipe, settings = flags.find(settings, output)
 
-    def load() -> Loaded:
+    def load(report: Report) -> Loaded:
         with _load_errors():
-            return recipe.load(output)
+            return recipe.load(output.reporting_to(report))
 
     names = (name, *(each for each in settings.alias if each != name))
     return replace(settings, alias=names), load

@@ -7,7 +7,7 @@ is refused with the whole list before anything is repacked; then against a backe
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Final, Protocol, Self
 
 import numpy as np
 from msgspec import Struct, field
@@ -55,6 +55,9 @@ class Inventory:
         return None if self.planner is None else self.planner.vector(values)
 
 
+LOADING_WEIGHTS: Final = "loading weights"  # a stage
+
+
 class Reporting:
     """Hands everything to a backend and reports progress."""
 
@@ -66,7 +69,7 @@ class Reporting:
     def matrix(self, parts: Sequence[MatrixPart]) -> Matrix:
         made = self.backend.matrix(parts)
         self.done += sum(part.tensor.n_bytes for part in parts)
-        self.backend.report("loading weights", min(self.done / self.total, 1.0))
+        self.backend.report(LOADING_WEIGHTS, min(self.done / self.total, 1.0))
         return made
 
     def vector(self, values: Floats) -> Vector:

@@ -135,6 +135,13 @@ def test_flags_of_the_whole_server_have_no_effect_in_a_section(
 MODEL = "[a]\nmodel = nano\n"
 
 
+def test_the_progress_of_a_load_is_reported(tmp_path: Path) -> None:
+    seen: list[tuple[str, float]] = []
+    _, load = plans(MODEL, tmp_path)["a"].open()
+    load(lambda stage, share: seen.append((stage, share))).runtime.close()
+    assert ("loading weights", 1.0) in seen
+
+
 @pytest.mark.parametrize(
     ("preset", "message"),
     [

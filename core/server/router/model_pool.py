@@ -30,6 +30,7 @@ from .routed_model import LOADED, UNLOADED, UNLOADING, HangUp, LoadError, ModelP
 
 _log: Final = logging.getLogger(__name__)
 _MIB: Final = 1 << 20
+_WEIGHTS: Final = "text_model"  # llama-server's word for a stage of a load
 
 
 class PoolSettings(Struct, frozen=True):
@@ -318,6 +319,9 @@ class ModelPool:
 
     def _on_status(self, model: RoutedModel) -> None:
         data: dict[str, Any] = {"status": model.status}
+        if model.loaded_share and model.status == LOADING:
+            share = {"current": _WEIGHTS, "value": model.loaded_share}
+            data["progress"] = {"stages": [_WEIGHTS], **share}
         if model.status == UNLOADED and model.failure:
             data |= {"failed": True, "exit_code": 1, "error": model.failure}
         if model.status == LOADED and model.running.worker.state == READY:  # not if it wakes up

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
 
 from ...errors import NextnError, UnavailableError
+from ...models.model_weights import LOADING_WEIGHTS
 from ...worker.worker import DEAD, LOADING, SLEEPING, Loaded, Worker
 from ..api_errors import ApiError
 from ..loading import worker_for
@@ -25,7 +27,8 @@ if TYPE_CHECKING:
 UNLOADED, LOADED, UNLOADING = "unloaded", "loaded", "unloading"
 _LAST_EVENTS_S: Final = 0.3  # for the errors of requests that an unloading ends
 HangUp = Callable[[object], None]
-Opened = tuple["ServerSettings", Callable[[], Loaded]]  # how it is served, and what loads it
+Report = Callable[[str, float], None]  # stage, and the fraction of it that is done
+Opened = tuple["ServerSettings", Callable[[Report], Loaded]]  # how it is served, and what loads it
 
 
 class LoadError(NextnError):
@@ -59,8 +62,9 @@ class RoutedModel:
     def __init__(
         self, plan: ModelPlan, on_status: Callable[[RoutedModel], None] = lambda _model: None
     ) -> None:
-        """`on_status`: called after each change of `status`."""
+        """`on_status`: called after each change of `status` and `loaded_share`."""
         self.plan, self._state, self.failure = plan, UNLOADED, ""
+        self.loaded_share = 0.0  # of its weights, while it is loaded
         self._on_status, self._last_status = on_status, UNLOADED
         self.n_bytes = plan.n_bytes  # that it takes in memory, an estimate until it was loaded
         self.n_running = self.n_waiting = 0  # requests that it answers, and that wait for it
@@ -114,9 +118,10 @@ class RoutedModel:
         self, hang_up: HangUp, on_death: Callable[[RoutedModel], None], responses: ResponseStore
     ) -> None:
         """Raises a `LoadError`."""
-        self.state, self.is_outdated = LOADING, False
+        self.loaded_share, self.is_outdated, self.state = 0.0, False, LOADING
         settings, load = await asyncio.to_thread(self.plan.open)
-        worker = worker_for(load, settings)
+        progress = _WeightsProgress(self)
+        worker = worker_for(lambda: load(progress.report), settings)
         self.worker = worker
         changed = asyncio.Event()
 
@@ -141,6 +146,11 @@ class RoutedModel:
             self.n_bytes = worker.loaded.n_bytes
         self.state = LOADED
         self.release(None)
+
+    def set_loaded_share(self, share: float) -> None:
+        if self.state == LOADING:  # not when it wakes up
+            self.loaded_share = share
+            self._on_status(self)
 
     async def unload(self) -> None:
         """Requests that came before have `stop_s` to end; then they end with an error."""
@@ -203,3 +213,17 @@ class RoutedModel:
                 each.set_result(None)
             else:
                 each.set_exception(error)
+
+
+class _WeightsProgress:
+    """Takes what the thread that loads a model reports to the loop, in steps of a hundredth."""
+
+    def __init__(self, model: RoutedModel) -> None:
+        self._model, self._loop, self._percent = model, asyncio.get_running_loop(), 0
+
+    def report(self, stage: str, share: float) -> None:
+        percent = int(100 * share)
+        if stage == LOADING_WEIGHTS and percent > self._percent:
+            self._percent = percent
+            with suppress(RuntimeError):  # the server has ended
+                self._loop.call_soon_threadsafe(self._model.set_loaded_share, share)

@@ -20,6 +20,7 @@ from nextn.core.server.router.routed_model import (
     LoadError,
     ModelPlan,
     Opened,
+    Report,
     RoutedModel,
 )
 from nextn.core.server.router.router_serving import RouterServing
@@ -54,13 +55,13 @@ class Source:
         )
 
     def open(self, server: RouterServer) -> Opened:
-        def make() -> Loaded:
+        def make(report: Report) -> Loaded:
             self.n_loads += 1
             assert self.may_load.wait(HANGS_S)
             is_short = 0 < self.lacks_memory_beside <= server.n_loaded
             if self.error or is_short:
                 raise LoadError(self.error or "no memory", is_short_of_memory=not self.error)
-            runtime = load(self.path, "cpu", n_ctx=512)
+            runtime = load(self.path, "cpu", n_ctx=512, progress=report)
             return prepare(runtime, 2, load_chat_template(runtime.file.metadata))
 
         return replace(SETTINGS, alias=(self.name,), **self.settings), make

@@ -124,13 +124,28 @@ def test_a_model_is_downloaded_used_and_removed(server: RouterServer, hub: Hub) 
     text = server.post("/completion", model="a", **PROMPT)["content"]
     for name in (MODEL, "owner/name", "hf.co/owner/name:q8_0"):
         assert server.post("/completion", model=name, **PROMPT)["content"] == text
-    assert [each for each in stream.of(MODEL) if each.startswith("load")] == ["loading", "loaded"]
+    states = [each for each in stream.of(MODEL) if each.startswith("load")]
+    assert (states[0], set(states[1:-1]), states[-1]) == ("loading", {"loading"}, "loaded")
     assert server.request("DELETE", f"/models?model={MODEL}")[1] == {"success": True}
     stream.wait_for(MODEL, "model_remove")
     assert stream.of(MODEL)[-3:] == ["unloading", "unloaded", "model_remove"]
     assert status_of(server) is None
     assert not list(Path(constants.HF_HUB_CACHE).rglob("*.gguf"))
     assert server.refused("/completion", {"model": MODEL, **PROMPT})[0] == 400
+
+
+def test_the_progress_of_a_load(server: RouterServer) -> None:
+    stream = EventStream(server)
+    server.load("a")
+    stream.wait_for("a", "loaded")
+    *loading, loaded = (each["data"] for each in stream.events)
+    progress = [each["progress"] for each in loading if "progress" in each]
+    assert {(*each["stages"], each["current"]) for each in progress} == {("text_model",) * 2}
+    values = [each["value"] for each in progress]
+    assert values == sorted(values)
+    assert values[-1] == 1.0
+    assert len(values) > 2
+    assert loaded["info"]["meta"]["n_ctx"] == 512
 
 
 def test_a_download_takes_no_models_place_and_others_go_on(hub: Hub, hold: Hold) -> None:
