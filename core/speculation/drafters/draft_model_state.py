@@ -59,13 +59,16 @@ class ReadRows(NamedTuple):
 
 
 def draft_sizes(sizes: StateSizes, n_ctx_train: int, n_unsure: int) -> StateSizes:
-    """Sizes of a draft model's state beside a target's. `n_unsure`: rows that may be taken back."""
+    """Sizes of a draft model's state beside a target's. `n_unsure`: rows that may be taken back.
+    It has no room for a cache but that of its contexts, and none if the target keeps nothing."""
+    keeps = sizes.max_idle != 0
     return StateSizes(
         min(sizes.n_ctx, n_ctx_train),
         sizes.n_slots,
-        n_checkpoints=_CHECKPOINTS * sizes.n_slots,
+        n_checkpoints=_CHECKPOINTS * sizes.n_slots * keeps,
         page_len=sizes.page_len,
         window=KEPT_FACTORS + n_unsure,
+        max_idle=None if keeps else 0,
     )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -157,6 +158,25 @@ def test_every_text_is_as_if_it_were_alone(
     assert (store.pool.n_held, store.pool.promised, store.slots.n_live) == (0, 0, 0)
     assert not inner._sequences
     assert not inner._targets
+
+
+@pytest.mark.parametrize("hybrid", [False, True])
+@pytest.mark.parametrize("keeps", [True, False])
+def test_where_the_target_keeps_nothing_the_draft_model_keeps_nothing(
+    hybrid: bool, keeps: bool
+) -> None:
+    sizes = replace(SMALL, n_slots=2, window=7, max_idle=None if keeps else 0)
+    inner = scripted_drafter(hybrid=hybrid, sizes=sizes, n_max=4, n_ctx=48)
+    life = Life(make_engine(hybrid=False, sizes=sizes, drafter=inner))
+    for _ in range(3):
+        for seed in range(3):
+            params = GenerateParams(SamplingParams(seed=seed), max_tokens=20)
+            life.act(("add", [9, 1, 2, 3, 4, 5, 6, 7, 8], params))
+        life.act(("step", 40))
+    life.check()
+    assert all(text.stats.draft_n for text in life.texts)
+    store = inner._state.store
+    assert bool(store.pool.n_idle + store.slots.n_kept) == keeps
 
 
 def test_a_wrong_cell_of_the_draft_model_would_be_seen() -> None:
