@@ -51,9 +51,10 @@ def file_url(endpoint: str, repo: str, commit: str, name: str) -> str:
 
 
 def cache_folder() -> Path:
+    """LLAMA_CACHE, where llama.cpp has the same files, or that of the hub's own tools."""
     from huggingface_hub import constants
 
-    return Path(constants.HF_HUB_CACHE)
+    return Path(os.environ.get("LLAMA_CACHE") or constants.HF_HUB_CACHE)
 
 
 def repository_folder(repo: str) -> Path:

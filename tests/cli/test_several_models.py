@@ -50,6 +50,7 @@ def folder(tmp_path: Path) -> Path:
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The hub's, with nothing in it."""
+    monkeypatch.delenv("LLAMA_CACHE", raising=False)
     monkeypatch.setenv("HF_HOME", str(tmp_path))
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
     return tmp_path / "hub"

@@ -18,8 +18,9 @@ NAMES = (
 
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
-    return tmp_path
+    monkeypatch.delenv("LLAMA_CACHE", raising=False)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    return tmp_path / "hub"
 
 
 def put(cache: Path, repo: str, commit: str, *names: str) -> Path:
@@ -49,8 +50,19 @@ def test_names(cache: Path) -> None:
     }
 
 
+def test_the_cache_of_llama_cpp_comes_first(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(cache, "a/b", "1" * 40, "m-Q8_0.gguf")
+    put(tmp_path / "other", "c/d", "2" * 40, "m-Q8_0.gguf")
+    monkeypatch.setenv("LLAMA_CACHE", str(tmp_path / "other"))
+    assert set(cached_models()) == {"c/d:Q8_0"}
+    monkeypatch.setenv("LLAMA_CACHE", "")
+    assert set(cached_models()) == {"a/b:Q8_0"}
+
+
 def test_no_cache(cache: Path) -> None:
-    cache.rmdir()
+    assert not cache.exists()
     assert cached_models() == {}
 
 

@@ -194,7 +194,7 @@ def hub_alone(folder: Path, place: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
         monkeypatch.setenv("HF_ENDPOINT", made.endpoint)
         monkeypatch.setenv("HF_HOME", str(place))
         monkeypatch.setenv("SPEC_CACHE_DIR", str(place / "cache"))
-        for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HF_HUB_OFFLINE"):
+        for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HF_HUB_OFFLINE", "LLAMA_CACHE"):
             monkeypatch.delenv(name, raising=False)
         monkeypatch.setattr(constants, "HF_HUB_CACHE", str(place / "hub"))
         monkeypatch.setattr(constants, "ENDPOINT", made.endpoint)
