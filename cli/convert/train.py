@@ -22,16 +22,19 @@ if TYPE_CHECKING:
     from ...convert.train.drafter_run import TrainedDrafter, TrainingOptions
     from ...core.sampling.params import SamplingParams
 
-KINDS = ("eagle3",)
+KINDS = {"eagle3": "an EAGLE3 drafter", "mtp": "an MTP head"}
 SEED = 1
 
 
 @flag_group("Drafter")
 class TrainedOptions:
     output: Path = flag("--output -o DRAFTER", "Output file.", REQUIRED)
-    kind: str = flag("--kind KIND", "Kind of drafter: eagle3.", "eagle3")
+    kind: str = flag("--kind KIND", "Kind of drafter: eagle3, or mtp.", "eagle3")
     draft_vocab: int = flag(
-        "--draft-vocab N", "Tokens that it can draft: the most frequent of the texts.", 8192, min=32
+        "--draft-vocab N",
+        "Tokens that it can draft (mtp: that the loss counts), the most frequent of the texts.",
+        8192,
+        min=32,
     )
     force: bool = FORCE
 
@@ -49,7 +52,8 @@ class TrainingTexts:
         "tokens and n_prompt.",
     )
     start_from: Path | None = flag(
-        "--start-from DRAFTER", "Go on from a drafter that this command has trained."
+        "--start-from DRAFTER",
+        "Go on from a drafter that this command has trained, or, for mtp, from any MTP head.",
     )
     tokens: int = flag(
         "--tokens N", "Tokens of answers; as many as --minutes have time for if not given.", 0,
@@ -83,8 +87,9 @@ def train(
 
     spec convert train -m model.gguf -o model-eagle3.gguf --minutes 60
 
-    The model answers prompts at the sampling values to be served, and an EAGLE3 drafter learns
-    from its hidden rows what it writes next. A stopped run goes on when its command is repeated.
+    The model answers prompts at the sampling values to be served, and an EAGLE3 drafter, or an MTP
+    head (--kind mtp), learns from its hidden rows what it writes next. A stopped run goes on when
+    its command is repeated.
     """
     output = voice.console()
     if drafter.kind not in KINDS:
@@ -111,16 +116,23 @@ def train(
             drafter.output, model, trained, params, folder, runs.threads, output
         )
     output.remark(f"file       {written.kind}: {written.line}")
-    what = f"an EAGLE3 drafter for {trained.plan.model_name}, {size(drafter.output.stat().st_size)}"
+    if (before := written.before) is not None:
+        output.remark(f"before     {trained.kind.begins}: {before.length:.3f} tokens a step")
+    n_bytes = size(drafter.output.stat().st_size)
+    what = f"{KINDS[drafter.kind]} for {trained.plan.model_name}, {n_bytes}"
     output.remark(f"the work folder {folder} may be deleted")
     command = f"spec generate -m {quoted(model)} -md {quoted(drafter.output)}"
     if runs.judge:
         from .train_report import judge
 
-        judge(model, drafter.output, trained.judged_by, params, runs.threads, output)
+        judge(model, drafter.output, drafter.kind, trained.judged_by, params, runs.threads, output)
+    if drafter.kind == "mtp":
+        attach = f"spec convert attach {quoted(model)} --from {quoted(drafter.output)} --replace"
+        output.remark(f"one file of both: {attach} -o {quoted(f'{model.stem}-mtp.gguf')}")
     finish(
         output, [drafter.output], what, command, as_json=runs.json,
         acceptance=written.measured.by_place, tokens_per_step=written.measured.length,
+        tokens_per_step_before=None if before is None else before.length,
         steps=trained.plan.steps, texts=trained.plan.n_texts, tokens=trained.n_tokens,
     )  # fmt: skip
 
@@ -160,6 +172,7 @@ def read_training(
         prompts=texts.prompts,
         texts=texts.texts,
         start_from=texts.start_from,
+        kind=drafter.kind,
     )
     return options, replace(sampling.params(), seed=seed)
 

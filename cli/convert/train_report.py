@@ -19,18 +19,20 @@ N_CTX: Final = 1024
 N_WRITTEN: Final = 96  # tokens of an answer
 A_CATEGORY: Final = 2  # prompts of each
 REPEAT: Final = 2
-PLAIN, SERVED, MEASURED = "none", "eagle3", "eagle3:n=3,fixed"
+PLAIN = "none"
 TABLES: Final = ("", "Speed-up by category", "Accepted by place, of all drafts")
 
 
 def judge(
     model: Path,
     draft: Path,
+    served: str,
     prompts: Sequence[Prompt],
     params: SamplingParams,
     threads: int | None,
     output: Console,
 ) -> None:
+    """`served`: the drafter, by its name in `--spec-type`."""
     from ...core.bench.gates import Gates
     from ...core.bench.paired_run import Schedule
     from ...core.bench.record import PromptSet, RunSettings
@@ -38,7 +40,7 @@ def judge(
     from ...core.bench.variants import common_options, parse_variant
     from ...core.bench.workloads import selected
 
-    variants = [parse_variant(text) for text in (PLAIN, SERVED, MEASURED)]
+    variants = [parse_variant(text) for text in (PLAIN, served, f"{served}:n=3,fixed")]
     given = PromptSet("held-out", tuple(prompts))
     place = PlaceOptions(ctx_size=N_CTX, threads=threads)
     with open_runtime(model, place, output, common_options(variants), [draft]) as runtime:
@@ -54,15 +56,15 @@ def judge(
             for line in ("", *([f"{table.title}:", ""] if table.title else []), *table.markdown()):
                 output.line(line)
     output.line("")
-    output.line(verdict(report))
+    output.line(verdict(report, served))
 
 
-def verdict(report: BenchReport) -> str:
+def verdict(report: BenchReport, served: str) -> str:
     """Whether texts come sooner with the drafter, as it is served."""
     found = next(
         each.times.speedup
         for each in report.summaries
-        if each.configuration == SERVED and not each.category
+        if each.configuration == served and not each.category
     )
     if found is None:
         return "The texts are too few to say what the drafter gains."

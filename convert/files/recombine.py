@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from msgspec.structs import replace
+
 from ...core.errors import ConfigError, ModelError
 from ...core.gguf.printable import printable_path
 from ...core.gguf.reader import GgufFile, open_gguf
@@ -30,11 +32,16 @@ def extract(
 ) -> tuple[list[Path], int]:
     """A file for `-md`: the head, all metadata, and what it shares with the trunk. With the number
     of its heads."""
+    entries, n_heads = entries_of(file.metadata), _with_head(file).n_heads
+    tensors = [copied(file, name) for name in head_alone(file).tensors]
+    return write(output, entries, tensors, [file], progress), n_heads
+
+
+def head_alone(file: GgufFile) -> GgufFile:
+    """The file as if it had nothing but its head, and what that shares with the trunk."""
     parts = _with_head(file)
     names = [name for name in file.tensors if name in _SHARED or is_of_head(name, parts)]
-    entries = entries_of(file.metadata)
-    tensors = [copied(file, name) for name in names]
-    return write(output, entries, tensors, [file], progress), parts.n_heads
+    return replace(file, tensors={name: file.tensors[name] for name in names})
 
 
 def detach(

@@ -15,17 +15,18 @@ from msgspec import Struct
 from torch import Tensor
 
 from ...core.errors import ConfigError
-from .draft_export import DraftingNetwork
-from .eagle3_network import Eagle3Network
+from .dflash_network import DFlashNetwork
 from .network_parts import HAS_BFLOAT16
 from .optimiser import Optimiser
 from .training_schedule import Clock, TrainingBudget
 from .training_target import TrainingTarget
+from .unrolled_network import UnrolledNetwork
 
 ROWS = 4  # texts of a batch
 LENGTHS = 64  # texts have a multiple of it
 N_HELD_OUT = 64  # texts
 MAX_GRADIENT = 5.0
+STACK_RATES = {"_exps_weight": 0.001}  # of experts
 REPORT_EVERY, SAVE_EVERY = 25, 500  # steps
 
 _log = logging.getLogger("nextn.convert.train")
@@ -75,7 +76,7 @@ def joined(texts: Sequence[ReadText]) -> Batch:
 class DraftTrainer:
     def __init__(
         self,
-        network: DraftingNetwork,
+        network: UnrolledNetwork | DFlashNetwork,
         target: TrainingTarget,
         texts: Sequence[ReadText],
         budget: TrainingBudget,
@@ -92,7 +93,7 @@ class DraftTrainer:
         self.held_out = texts[:n_held_out]
         self.texts, self.rows, self.seed = texts[n_held_out:], rows, seed
         self._recent: list[float] = []
-        self.optimiser = Optimiser(network)
+        self.optimiser = Optimiser(network, STACK_RATES)
         self.clock, self.step, self.tokens = Clock(), 0, 0
 
     @property
@@ -139,9 +140,10 @@ class DraftTrainer:
         self.clock.seconds = state["seconds"]
 
     def times(self, n: int) -> list[float]:
-        """Seconds of so many steps of a copy of the network."""
+        """Seconds of so many steps, after which the network is as it was."""
+        before = deepcopy(self.network.state_dict())
         tried = DraftTrainer(
-            deepcopy(self.network),
+            self.network,
             self.target,
             [*self.held_out, *self.texts],
             TrainingBudget(steps=1 << 20),
@@ -154,14 +156,15 @@ class DraftTrainer:
             began = time.monotonic()
             tried._step(batch)
             found.append(time.monotonic() - began)
+        self.network.load_state_dict(before)
         return found
 
     @torch.no_grad()
     def acceptance(self) -> list[float]:
         """The share of held-out tokens at each place of a draft that both distributions share,
-        where all before are right; of an EAGLE3 drafter."""
+        where all before are right; of a drafter of one token at a time."""
         network = self.network
-        assert isinstance(network, Eagle3Network), "other drafters are not measured like this"
+        assert isinstance(network, UnrolledNetwork), "other drafters are not measured like this"
         with torch.autocast("cpu", torch.bfloat16, enabled=HAS_BFLOAT16):
             shared = [
                 network.acceptance(self.target, *joined(self.held_out[first : first + ROWS]))
@@ -196,7 +199,7 @@ class DraftTrainer:
     def _loss(self, batch: Batch, *, of_acceptance: bool = False) -> Tensor:
         network, target = self.network, self.target
         with torch.autocast("cpu", torch.bfloat16, enabled=HAS_BFLOAT16):
-            if isinstance(network, Eagle3Network):
+            if isinstance(network, UnrolledNetwork):
                 return network.loss(target, *batch, of_acceptance=of_acceptance)
             return network.loss(target, *batch[:3])
 

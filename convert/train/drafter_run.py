@@ -25,20 +25,21 @@ from ...core.errors import ConfigError
 from ...core.model_names import is_bundled
 from ...core.runtime import Runtime
 from ...core.sampling.params import SamplingParams
+from ...core.speculation.options import EAGLE3, MTP
 from .answer_writing import LONGEST_ANSWER, LONGEST_REQUEST, AnswerWriter
 from .draft_trainer import ROWS, DraftTrainer, ReadText
-from .drafter_shape import shape_for
-from .eagle3_network import Eagle3Network
-from .earlier_drafter import check_drafter, start_from_drafter
+from .drafter_kinds import DrafterKind, Eagle3Kind
 from .feature_store import FeatureStore
-from .last_layer import start_from_last_layer
+from .mtp_kind import MtpKind
 from .own_texts import KIND, digest_of, store_texts
 from .text_store import StoredText, TextStore
 from .training_requests import BuiltInRequests, FileRequests, PythonRequests, RequestSource
 from .training_schedule import TrainingBudget
-from .training_target import TrainingTarget, read_layers, tapped_layers
+from .training_target import TrainingTarget, read_layers
+from .unrolled_network import UnrolledNetwork
 from .work_folder import TrainingPlan, WorkFolder, write_whole
 
+KINDS: Final = {EAGLE3: Eagle3Kind, MTP: MtpKind}
 DRAFT_VOCAB: Final = 8192
 STEP_WEIGHTS: Final = (1.0, 0.8, 0.64)
 OF_ACCEPTANCE_FROM: Final = 0.35
@@ -64,6 +65,7 @@ class TrainingOptions(Struct, frozen=True):
     prompts: Path | None = None
     texts: Path | None = None
     start_from: Path | None = None  # an earlier drafter
+    kind: str = EAGLE3
 
 
 class Voice(Protocol):
@@ -75,7 +77,8 @@ class Voice(Protocol):
 
 
 class TrainedDrafter(Struct):
-    network: Eagle3Network
+    kind: DrafterKind
+    network: UnrolledNetwork
     target: TrainingTarget
     plan: TrainingPlan
     kinds: dict[str, int]  # texts of each
@@ -93,10 +96,8 @@ class DrafterRun:
         voice: Voice,
     ) -> None:
         self.runtime, self.options, self.sampling, self.voice = runtime, options, sampling, voice
-        self.layers = read_layers(runtime, tapped_layers(runtime))
-        if options.start_from is not None:
-            sizes = {**shape_for(runtime).size_keys, "vocab_size": runtime.n_vocab}
-            check_drafter(options.start_from, sizes, tapped_layers(runtime))
+        self.kind = KINDS[options.kind](runtime, options.start_from)
+        self.layers = read_layers(runtime, self.kind.layers)
         self.began = time.monotonic()
         self.source = request_source(runtime, options)
         own = "" if options.texts is None else digest_of(options.texts)
@@ -110,6 +111,7 @@ class DrafterRun:
             hashlib.sha256(facts.encode("utf-8", "replace")).hexdigest(),
             options.seed,
             options.minutes,
+            kind=options.kind,
         )
         with disk_errors(folder):
             self.work = WorkFolder(folder, wanted)
@@ -202,22 +204,21 @@ class DrafterRun:
     ) -> TrainedDrafter:
         torch.manual_seed(self.options.seed)
         known, covered = draft_tokens(texts, ids, self.options.draft_vocab, self.runtime.n_vocab)
-        target = TrainingTarget(
-            self.runtime, known, tapped_layers(self.runtime), self.sampling.temperature
-        )
+        target = TrainingTarget(self.runtime, known, self.kind.layers, self.sampling.temperature)
         scale = torch.as_tensor(read[0].scale)[: target.n_features]
-        network = Eagle3Network(shape_for(self.runtime), target, scale, STEP_WEIGHTS)
-        begins = self._start(network)
+        network = self.kind.network(self.runtime, target, scale, STEP_WEIGHTS)
+        is_new = not self.kind.is_trained
         n_weights = sum(parameter.numel() for parameter in network.parameters())
-        head = f"{len(target.head)} draft tokens ({covered:.2%} of the texts)"
-        self.voice.remark(f"drafter    {n_weights / 1e6:.1f} M weights, {head}, from {begins}")
+        head = f"{len(target.head)} {self.kind.words} ({covered:.2%} of the texts)"
+        begins = f"from {self.kind.begins}"
+        self.voice.remark(f"drafter    {n_weights / 1e6:.1f} M weights, {head}, {begins}")
         held_out = list(range(0, len(read), HELD_OUT_PART))[:MOST_HELD_OUT]
         others = [i for i in range(len(read)) if i not in set(held_out)]
         ordered = [read[i] for i in (*held_out, *others)]
         budget = TrainingBudget(
             steps=self._n_steps(network, target, ordered, len(held_out)),
-            of_acceptance_from=OF_ACCEPTANCE_FROM if self.options.start_from is None else 0.0,
-            rate=1.0 if self.options.start_from is None else CONTINUED_RATE,
+            of_acceptance_from=OF_ACCEPTANCE_FROM if is_new else 0.0,
+            rate=1.0 if is_new else CONTINUED_RATE,
         )
         trainer = DraftTrainer(
             network, target, ordered, budget,
@@ -228,6 +229,8 @@ class DrafterRun:
         )
         if checkpoint.load():
             self.voice.remark(f"training   goes on from step {trainer.step}")
+        elif self.kind.is_trained:
+            self.voice.remark(f"training     0%  {expected(trainer)}")
         meter = TrainingMeter(self.voice, trainer)
         trainer.run(checkpoint.save, SAVE_EVERY, meter)
         counted = sum(text.n - text.first for text in texts)
@@ -235,15 +238,7 @@ class DrafterRun:
             kind: sum(text.kind == kind for text in texts) for kind in sorted(self.store.kinds)
         }
         judged_by = self._judged_by([texts[i] for i in held_out], ids)
-        return TrainedDrafter(network, target, self.plan, kinds, counted, judged_by)
-
-    def _start(self, network: Eagle3Network) -> str:
-        """Returns what it begins from."""
-        if self.options.start_from is not None:
-            start_from_drafter(network, self.options.start_from)
-            return self.options.start_from.name
-        taken = start_from_last_layer(network, self.runtime)
-        return "the target's last layer" if taken else "random weights"
+        return TrainedDrafter(self.kind, network, target, self.plan, kinds, counted, judged_by)
 
     def _judged_by(self, held_out: Sequence[StoredText], ids: Ints) -> list[Prompt]:
         if self.options.texts is None:
@@ -254,7 +249,7 @@ class DrafterRun:
 
     def _n_steps(
         self,
-        network: Eagle3Network,
+        network: UnrolledNetwork,
         target: TrainingTarget,
         texts: Sequence[ReadText],
         n_held_out: int,
@@ -327,11 +322,15 @@ class TrainingMeter:
         self._voice.progress(f"training, step {n} of {steps}, {left} left", min(n / steps, 0.999))
         if n * SAID_PARTS // steps > (n - 1) * SAID_PARTS // steps:
             mean, self._losses = statistics.fmean(self._losses), []
-            rates = ", ".join(f"{rate:.3f}" for rate in trainer.acceptance())
             self._voice.remark(
                 f"training   {n / steps:4.0%}  step {n}  {trainer.tokens / 1e6:.2f}M tokens  "
-                f"loss {mean:.3f}  held out, expected by place: {rates}  {left} left"
+                f"loss {mean:.3f}  {expected(trainer)}  {left} left"
             )
+
+
+def expected(trainer: DraftTrainer) -> str:
+    rates = ", ".join(f"{rate:.3f}" for rate in trainer.acceptance())
+    return f"held out, expected by place: {rates}"
 
 
 def rows_of(texts: Sequence[ReadText]) -> int:

@@ -6,29 +6,22 @@ What it computes is `core/models/drafters/eagle3.py`; names of parameters are th
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ..drafters.token_map import DRAFT_TO_TARGET
 from .draft_attention import Past, draft_attention
-from .draft_loss import draft_loss, frozen_logits
 from .drafter_shape import DrafterShape
 from .network_parts import Mlp, RmsNorm, product, rope_angles, rotate_neighbours
 from .training_target import TrainingTarget
+from .unrolled_network import UnrolledNetwork
 
 STEP_WEIGHTS = (1.0, 0.8, 0.6, 0.5)  # of the tokens of a draft
 
 
-class DraftStep(NamedTuple):
-    """One token of each draft, where it counts."""
-
-    rows: Tensor  # (N, D) that the head reads
-    wanted: Tensor  # (N, V)
-
-
-class Eagle3Network(nn.Module):
+class Eagle3Network(UnrolledNetwork):
     architecture = "eagle3"
     scale: Tensor
 
@@ -82,69 +75,16 @@ class Eagle3Network(nn.Module):
         out: Tensor = x + self.ffn(self.ffn_norm(x))
         return out
 
-    def loss(
-        self,
-        target: TrainingTarget,
-        tokens: Tensor,
-        features: Tensor,
-        sizes: Tensor,
-        starts: Tensor | None = None,
-        *,
-        of_acceptance: bool = False,
-    ) -> Tensor:
-        """Of drafts from every row of texts (B, T), which have so many tokens each. `starts` (B,):
-        the first token of each that counts.
+    def begin(self, target: TrainingTarget, features: Tensor) -> Tensor:
+        return self.encode(features)
 
-        As in use, each step continues from the network's own rows, and sees the features of what
-        is before the draft. The tokens are the true ones: later ones count if earlier were right.
-        """
-        total = torch.zeros(())
-        unrolled = self._unrolled(target, tokens, features, sizes, starts)
-        for weight, step in zip(self.step_weights, unrolled, strict=True):
-            equally = torch.ones(len(step.rows), device=step.rows.device)
-            loss = draft_loss(
-                step.rows, target.head, step.wanted, equally, of_acceptance=of_acceptance
-            )
-            total = total + weight * loss
-        return total / sum(self.step_weights)
+    def step(self, target: TrainingTarget, tokens: Tensor, hidden: Tensor, past: Past) -> Tensor:
+        rows: Tensor = self(target.embed(tokens), hidden, past)
+        return rows
 
-    def acceptance(
-        self, target: TrainingTarget, tokens: Tensor, features: Tensor, sizes: Tensor,
-        starts: Tensor,
-    ) -> Tensor:  # fmt: skip
-        """(steps, 2): how much of the probability of tokens both share, and the number of these."""
-        found = []
-        for step in self._unrolled(target, tokens, features, sizes, starts):
-            probs = frozen_logits(step.rows, target.head).float().softmax(-1)
-            shared = torch.minimum(probs, step.wanted.float()).sum()
-            found.append(torch.stack([shared, torch.tensor(float(len(step.rows)))]))
-        return torch.stack(found)
-
-    def _unrolled(
-        self,
-        target: TrainingTarget,
-        tokens: Tensor,
-        features: Tensor,
-        sizes: Tensor,
-        starts: Tensor | None,
-    ) -> Iterator[DraftStep]:
-        n = tokens.shape[1] - len(self.step_weights)
-        places = torch.arange(tokens.shape[1])
-        counts = places < sizes[:, None]
-        if starts is not None:
-            counts &= places + 1 >= starts[:, None]
-        wanted = target.distributions(features[counts])
-        numbers = torch.zeros_like(tokens)
-        numbers[counts] = torch.arange(len(wanted))
-        hidden, past = self.encode(features[:, :n]), list[Any]()
-        for i in range(len(self.step_weights)):
-            part = slice(i + 1, i + 1 + n)
-            hidden = self(target.embed(tokens[:, part]), hidden, past)
-            counted = counts[:, part]
-            yield DraftStep(
-                self.output_norm(hidden[counted]) / target.temperature,
-                wanted[numbers[:, part][counted]],
-            )
+    def head_rows(self, hidden: Tensor) -> Tensor:
+        rows: Tensor = self.output_norm(hidden)
+        return rows
 
     def stored_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         """With their names in a file."""

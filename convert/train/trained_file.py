@@ -15,9 +15,8 @@ from ...core.errors import ConfigError
 from ...core.generation import GenerateParams
 from ...core.models.drafters.training_record import TrainingRecord, record_entries
 from ...core.sampling.params import SamplingParams
-from ...core.speculation.options import EAGLE3, SpecOptions
+from ...core.speculation.options import SpecOptions
 from .answer_writing import LONGEST_REQUEST, request_tokens
-from .draft_export import write_drafter
 from .drafter_run import STEP_WEIGHTS, TrainedDrafter, Voice, size
 
 N_DRAFTED: Final = len(STEP_WEIGHTS)
@@ -52,6 +51,7 @@ class WrittenDrafter(Struct):
     kind: str  # of the matrices
     measured: RunAcceptance
     line: str  # what was compared
+    before: RunAcceptance | None  # of the drafter that it began as
 
 
 def write_trained(
@@ -65,38 +65,44 @@ def write_trained(
 ) -> WrittenDrafter:
     """In as few bits as cost no acceptance. `folder`: for files that are tried."""
     found: dict[str, tuple[RunAcceptance, int]] = {}
+    made, before = trained.kind, None
+    if made.is_trained:
+        voice.progress(f"measuring the acceptance of {made.begins}", 0.0)
+        before = measure(model, made.start_from, made.name, trained.judged_by, sampling, threads)
     for kind in KINDS:
         voice.progress(f"measuring the acceptance as {kind}", 0.0)
         path = folder / f"{kind}.gguf"
         try:
-            write_drafter(path, trained.network, trained.target, kind)
+            made.write(path, trained.network, trained.target, kind)
         except ConfigError:  # rows of this width are no whole blocks
             continue
-        measured = measure(model, path, trained.judged_by, sampling, threads)
+        measured = measure(model, path, made.name, trained.judged_by, sampling, threads)
         found[kind] = measured, path.stat().st_size
         path.unlink()
     enough = ENOUGH * found[KINDS[0]][0].length
     kind = [kind for kind, (each, _) in found.items() if each.length >= enough][-1]
     measured = found[kind][0]
     keys = record_keys(trained, sampling, measured)
-    write_drafter(output, trained.network, trained.target, kind, keys)
+    made.write(output, trained.network, trained.target, kind, keys)
     line = ", ".join(
         f"{name} {each.length:.3f} tokens a step in {size(n)}" for name, (each, n) in found.items()
     )
-    return WrittenDrafter(kind, measured, line)
+    return WrittenDrafter(kind, measured, line, before)
 
 
 def measure(
     model: Path,
-    draft: Path,
+    draft: Path | None,
+    drafter: str,
     prompts: Sequence[Prompt],
     sampling: SamplingParams,
     threads: int | None,
 ) -> RunAcceptance:
     """What the runtime accepts: each draft goes on from the drafter's own tokens."""
-    spec = SpecOptions(types=(EAGLE3,), draft_n_max=N_DRAFTED, fixed=True)
+    spec = SpecOptions(types=(drafter,), draft_n_max=N_DRAFTED, fixed=True, draft_vocab="full")
+    files = [] if draft is None else [draft]  # never one that lies beside the model
     total = RunAcceptance(drafts=[0] * N_DRAFTED, accepted=[0] * N_DRAFTED)
-    with core.load(model, "cpu", n_ctx=N_CTX, threads=threads, draft=draft, spec=spec) as runtime:
+    with core.load(model, "cpu", n_ctx=N_CTX, threads=threads, draft=files, spec=spec) as runtime:
         params = GenerateParams(sampling, max_tokens=N_WRITTEN)
         for tokens in _spread(PromptRenderer(runtime), prompts):
             for _ in runtime.generate(tokens, params):
@@ -136,7 +142,7 @@ def record_keys(
         tokens_per_step=measured.length,
     )
     return {
-        "general.name": f"{plan.model_name} EAGLE3",
+        "general.name": f"{plan.model_name} {trained.kind.title}",
         "general.base_model.count": 1,
         "general.base_model.0.name": plan.model_name,
         **record_entries(record),

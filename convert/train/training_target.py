@@ -73,13 +73,19 @@ class TrainingTarget:
     def embed(self, tokens: Tensor) -> Tensor:
         return self.embedding[tokens]
 
+    def last_rows(self, features: Tensor, *, is_normed: bool = True) -> Tensor:
+        """What the model's head reads of these features, or what it is before the last norm."""
+        hidden = features[..., -self.width :].float()
+        if not is_normed:
+            return hidden
+        if self.is_centred:
+            hidden = hidden - hidden.mean(-1, keepdim=True)
+        return normed(hidden, self.norm, self.eps) + self.bias
+
     @torch.no_grad()
     def distributions(self, features: Tensor) -> Tensor:
         """(B, T, V): of the token behind each, among those that the head knows."""
-        hidden = features[..., -self.width :].float()
-        if self.is_centred:
-            hidden = hidden - hidden.mean(-1, keepdim=True)
-        logits = frozen_logits(normed(hidden, self.norm, self.eps) + self.bias, self.head)
+        logits = frozen_logits(self.last_rows(features), self.head)
         if self.logit_cap:
             logits = self.logit_cap * (logits.float() / self.logit_cap).tanh()
         return (logits.float() / self.temperature).softmax(-1).to(logits.dtype)
@@ -108,8 +114,8 @@ def read_layers(runtime: Runtime, layers: Sequence[int]) -> tuple[int, ...]:
     found = tuple(layers) if layers[-1] == n else (*layers, n)
     if n < LEAST_LAYERS or not runtime.model.taps.issuperset(map(block_input, found)):
         raise ConfigError(
-            f"{runtime.file.label}: no drafter can be trained for this model: EAGLE3 reads what "
-            f"enters three of its layers, which cannot be had of these {n}"
+            f"{runtime.file.label}: no drafter can be trained for this model: it would read what "
+            f"enters layers {', '.join(map(str, found))}, which cannot be had of these {n}"
         )
     return found
 

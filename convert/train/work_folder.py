@@ -31,6 +31,7 @@ class TrainingPlan(Struct):
     tokens: int = 0  # of answers to write
     steps: int = 0  # of training
     n_texts: int = 0  # that are trained on, of those that were written
+    kind: str = "eagle3"
 
 
 class WorkFolder:
@@ -68,6 +69,7 @@ class WorkFolder:
 def _differences(found: TrainingPlan, wanted: TrainingPlan) -> list[tuple[str, bool]]:
     return [
         (f"another model, {found.model_name}", found.model == wanted.model),
+        (f"a drafter of kind {found.kind}", found.kind == wanted.kind),
         (f"another seed, {found.seed}", found.seed == wanted.seed),
         (f"other texts ({found.texts}) or sampling values", found.digest == wanted.digest),
     ]

@@ -37,18 +37,23 @@ def examine_drafter(facts: GgufFacts, report: FileReport, *, was_scanned: bool) 
         report.drafts_for = _target_facts(described)
         if not described.unknown:
             report_faults(facts, described, report)
-    try:
-        report.training = read_training_record(facts.file)
-    except ModelError as error:
-        report.add(
-            "drafter-record", Subject.DRAFTER, str(error).removeprefix(f"{facts.file.label}: ")
-        )
+    examine_record(facts, report)
     check_numbers(facts, report, was_scanned=was_scanned)
     check_llama_cpp(facts, report)
     for fault in facts.faults:
         if not report.mentions(fault):
             report.add("key-unreadable", Subject.DRAFTER, fault)
     report.drafters = [_verdict(facts, described, report)]
+
+
+def examine_record(facts: GgufFacts, report: FileReport) -> None:
+    """What a drafter's file says of its own training."""
+    try:
+        report.training = read_training_record(facts.file)
+    except ModelError as error:
+        report.add(
+            "drafter-record", Subject.DRAFTER, str(error).removeprefix(f"{facts.file.label}: ")
+        )
 
 
 def _described(facts: GgufFacts, report: FileReport) -> DrafterDescription | None:

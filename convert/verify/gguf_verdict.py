@@ -9,7 +9,7 @@ from ...core.models import ARCHITECTURES
 from ...core.vision.find_mmproj import find_mmproj
 from ..drafters import ARCHITECTURES as DRAFTERS
 from ..files.gguf_facts import GgufFacts
-from .drafter_rules import examine_drafter
+from .drafter_rules import examine_drafter, examine_record
 from .head_rules import check_head, how_to_attach, was_dropped
 from .key_rules import check_keys, check_tokens
 from .llama_rules import check_llama_cpp
@@ -40,6 +40,7 @@ def inspect_gguf(opened: OpenedGguf, *, was_scanned: bool = False) -> FileReport
             report.mmproj = beside.name
     elif report.kind == "mtp-head":
         _examine(facts, report, is_head=True, was_scanned=was_scanned)
+        examine_record(facts, report)
     elif report.kind == "drafter":
         examine_drafter(facts, report, was_scanned=was_scanned)
     elif report.kind == "mmproj":

@@ -26,7 +26,7 @@ class ReferenceMatrix:
         adapters: AdapterContext,
     ) -> None:
         self._parts, self._device, self._dtype = parts, device, dtype
-        biases = [_bias(part) for part in parts]
+        biases = [load_bias(part) for part in parts]
         has_bias = any(part.bias is not None for part in parts)
         self.bias = torch.cat(biases, dim=-1).to(device, dtype) if has_bias else None
         adds = any(part.low_rank is not None for part in parts)
@@ -38,7 +38,7 @@ class ReferenceMatrix:
         return self.unpacked(self._parts)
 
     def unpacked(self, parts: Sequence[MatrixPart]) -> Tensor:
-        return torch.cat([_load(p).to(self._device, self._dtype) for p in parts], dim=-2)
+        return torch.cat([load_part(p).to(self._device, self._dtype) for p in parts], dim=-2)
 
     def of_expert(self, expert: int) -> Tensor:
         return self.weight[expert]
@@ -101,7 +101,7 @@ class _FloatLowRank(NamedTuple):
         return (x @ self.a.T * scales[:, self.adapters].to(x)) @ self.b.T
 
 
-def _load(part: MatrixPart) -> Tensor:
+def load_part(part: MatrixPart) -> Tensor:
     values = part.tensor.floats()
     if part.row_order is not None:
         values = values[..., part.row_order, :]
@@ -110,7 +110,7 @@ def _load(part: MatrixPart) -> Tensor:
     return torch.from_numpy(np.ascontiguousarray(values))
 
 
-def _bias(part: MatrixPart) -> Tensor:
+def load_bias(part: MatrixPart) -> Tensor:
     if part.bias is None:
         return torch.zeros(part.tensor.shape[:-1])
     order = slice(None) if part.row_order is None else part.row_order

@@ -17,19 +17,7 @@ def attend_latent(
     q: Tensor, cells: Tensor, a: LatentAttention, state: ReferenceState, step: Step
 ) -> Tensor:
     """(T, H * (plain | rotated)) and (T, latent | key) to (T, H * value_dim)."""
-    positions = torch.from_numpy(step.positions)
-    plain, turning = q.unflatten(1, (a.n_heads, -1)).split([a.plain_dim, a.rope_dim], dim=2)
-    latent, key = cells.split([a.latent, a.rope_dim], dim=1)
-    queries = torch.cat(
-        [
-            a.k_b.of_heads(plain),
-            apply_rope(turning, a.rope, positions),
-        ],
-        dim=2,
-    )
-    new = torch.cat(
-        [normed(latent, a.latent_norm), apply_rope(key[:, None], a.rope, positions)[:, 0]], dim=1
-    )
+    queries, new = latent_rows(q, cells, a, step)
     kept = state.kv[a.layer].keys  # (cells, 1, latent | key)
     out = q.new_empty(len(q), a.n_heads, a.latent)
     for b in range(step.n_sequences):
@@ -45,3 +33,13 @@ def attend_latent(
         out[rows] = torch.einsum("htc,cl->thl", weights, seen[:, : a.latent])
     values: Tensor = a.v_b.of_heads(out)
     return values.flatten(1)
+
+
+def latent_rows(q: Tensor, cells: Tensor, a: LatentAttention, step: Step) -> tuple[Tensor, Tensor]:
+    """Queries (T, H, latent | key) and the rows' own cells (T, latent | key)."""
+    positions = torch.from_numpy(step.positions)
+    plain, turning = q.unflatten(1, (a.n_heads, -1)).split([a.plain_dim, a.rope_dim], dim=2)
+    latent, key = cells.split([a.latent, a.rope_dim], dim=1)
+    turned = apply_rope(key[:, None], a.rope, positions)[:, 0]
+    queries = [a.k_b.of_heads(plain), apply_rope(turning, a.rope, positions)]
+    return torch.cat(queries, dim=2), torch.cat([normed(latent, a.latent_norm), turned], dim=1)

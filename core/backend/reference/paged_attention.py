@@ -57,8 +57,8 @@ def apply_rope(
 def attend(qkv: Tensor, attention: Attention, state: ReferenceState, step: Step) -> Tensor:
     """(T, q | k | v) to (T, H * Dv)."""
     append(qkv, attention, state, step)
-    q, gate, _, _ = _split(qkv, attention)
-    q = _placed(q, attention.q_norm, attention.rope, step, late=attention.norms_turned)
+    q, gate, _, _ = split_heads(qkv, attention)
+    q = placed(q, attention.q_norm, attention.rope, step, late=attention.norms_turned)
     if attention.growth is not None:
         q = q * torch.from_numpy(attention.growth.at(step.positions)).to(q)[:, None, None]
     out = q.new_empty(len(q), attention.n_heads, attention.value_dim)
@@ -79,12 +79,12 @@ def attend(qkv: Tensor, attention: Attention, state: ReferenceState, step: Step)
 
 def append(qkv: Tensor, attention: Attention, state: ReferenceState, step: Step) -> None:
     """Keys and values of the rows (T, q | k | v), if they have any, to their cells."""
-    _, _, k, v = _split(qkv, attention)
+    _, _, k, v = split_heads(qkv, attention)
     if k is None or v is None:
         return
     cache = state.kv[attention.layer]
-    k = _placed(k, attention.k_norm, attention.rope, step, late=attention.norms_turned)
-    v = _placed(v, attention.v_norm, None, step)
+    k = placed(k, attention.k_norm, attention.rope, step, late=attention.norms_turned)
+    v = placed(v, attention.v_norm, None, step)
     for b in range(step.n_sequences):
         rows = step.rows(b)
         cells = _cells(attention, state, step, b, int(step.past[b]))
@@ -106,7 +106,7 @@ def _first_seen(position: int, attention: Attention) -> int:
     return max(position - attention.window + 1, 0) if attention.window else 0
 
 
-def _placed(
+def placed(
     heads: Tensor,
     norm: Norm | None,
     rope: RotaryPositions | None,
@@ -122,7 +122,9 @@ def _placed(
     return normed(heads, norm) if norm is not None and late else heads
 
 
-def _split(qkv: Tensor, a: Attention) -> tuple[Tensor, Tensor | None, Tensor | None, Tensor | None]:
+def split_heads(
+    qkv: Tensor, a: Attention
+) -> tuple[Tensor, Tensor | None, Tensor | None, Tensor | None]:
     """q, the gates of the output, and the rows' own keys and values, if any."""
     widths = [a.q_width, a.k_width, a.v_width, a.width - a.q_width - a.k_width - a.v_width]
     q, k, v, head_gates = torch.split(qkv, widths, dim=1)

@@ -1,6 +1,6 @@
 """Multi-token prediction: one more block that continues from the trunk's final hidden rows.
 
-Position 0 has no row, as in the models' own training code.
+Before the first token there is no such row: it continues from zeros.
 """
 
 from __future__ import annotations
