@@ -17,6 +17,8 @@ from support.running import random_tokens
 from support.vocab import N_VOCAB
 
 from nextn.cli.app import run
+from nextn.cli.convert import train as train_command
+from nextn.convert.train import drafter_run
 from nextn.convert.train.trained_file import measure
 from nextn.core import nano
 from nextn.core.bench.record import Prompt
@@ -106,12 +108,14 @@ def test_llama_cpp_runs_the_model_with_it(
     attach_to(trained.model, trained.head, whole, replaces=True)
     params = GenerateParams(SamplingParams(temperature=0.0), max_tokens=40, ignore_eos=True)
     with capfd.disabled():
-        with load(whole, [], spec=replace(SPEC, types=("mtp",))) as runtime:
+        with load(whole, [], spec=replace(SPEC, types=("mtp",), draft_n_max=3)) as runtime:
             ours = [event.token for event in runtime.generate(PROMPT, params)]
+            counts = runtime.stats.draft_n, runtime.stats.draft_n_accepted
         with LlamaCpp(whole, n_mtp=3) as peer:
             theirs = peer.write(PROMPT, 40, temperature=0, ignore_eos=True)
     assert theirs.tokens == ours
-    assert theirs.timings["draft_n"] > 20
+    assert counts == (theirs.timings["draft_n"], theirs.timings["draft_n_accepted"])
+    assert counts[0] > 20
 
 
 def test_a_new_head_for_a_model_without_one(tiny: Tiny, tmp_path: Path, capsys: Capture) -> None:
@@ -129,3 +133,11 @@ def test_a_new_head_for_a_model_without_one(tiny: Tiny, tmp_path: Path, capsys: 
     assert f"from {out.name}" in capsys.readouterr().err
     assert train(model, tmp_path / "x.gguf", "--work", f"{again}.work", "--kind", "eagle3") == 1
     assert "a drafter of kind mtp" in capsys.readouterr().err
+
+
+def test_every_kind_of_the_command_is_there(tiny: Tiny, tmp_path: Path, capsys: Capture) -> None:
+    assert [*train_command.KINDS] == [*drafter_run.KINDS]
+    assert train(tiny("llama").path, tmp_path / "x.gguf", "--kind", "medusa") == 2
+    assert "--kind is eagle3 or mtp" in capsys.readouterr().err
+    assert train(tiny("llama").path, tmp_path / "x.gguf") == 1
+    assert "--kind mtp is for architectures that have MTP heads" in capsys.readouterr().err
