@@ -5,29 +5,37 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from support.attaching import attach_to
 from support.draft_logits import chained_logits, read_text
 from support.every_family import EVERY_WITH_MTP
 from support.network_drafts import N_CTX, Tiny, features
 from support.running import random_tokens
+from support.short_heads import SHORT
+from support.tiny_heads import build_head
 from support.vocab import N_VOCAB
 
 from nextn.convert.files.output_file import OutputFile
 from nextn.convert.files.recombine import extract
+from nextn.convert.heads.stored_head import EMBED, OWN_HEAD
 from nextn.convert.train.head_ops import HeadOps
 from nextn.convert.train.mtp_kind import MtpKind
 from nextn.convert.train.training_target import TrainingTarget
 from nextn.core.backend.layers import Attention
 from nextn.core.errors import ConfigError, ModelError
 from nextn.core.gguf.reader import open_gguf
+from nextn.core.gguf.writer import TensorData, write_gguf
 from nextn.core.load_runtime import load_runtime
+from nextn.core.models.model_weights import float_part
 from nextn.core.runtime import Runtime
 from nextn.core.speculation.options import NO_SPECULATION
 
 TOKENS = random_tokens(30, 3, N_VOCAB)
 DRAFTED = random_tokens(3, 8, N_VOCAB)
 REFUSED = {"mimo2": "3 MTP heads", "step35": "2 MTP heads"}
+COVERED = [*(name for name in EVERY_WITH_MTP if name not in REFUSED), "glm4", "exaone4"]
 
 
 def plain(path: Path) -> Runtime:
@@ -54,9 +62,44 @@ def trained_logits(path: Path, start_from: Path | None = None) -> Any:
     return torch.stack(logits)
 
 
-@pytest.mark.parametrize("family", [name for name in EVERY_WITH_MTP if name not in REFUSED])
+def with_head(family: str, tiny: Tiny, folder: Path) -> Path:
+    if family not in SHORT:
+        path: Path = tiny(family, mtp=True).path
+        return path
+    made, path = build_head(family, folder, kind=SHORT[family]), folder / "whole.gguf"
+    attach_to(made.trunk, made.checkpoint, path)
+    return path
+
+
+@pytest.mark.parametrize("family", COVERED)
 def test_logits_are_those_of_the_runtime(family: str, tiny: Tiny, tmp_path: Path) -> None:
-    path, head = tiny(family, mtp=True).path, tmp_path / "head.gguf"
+    compare(with_head(family, tiny, tmp_path), tmp_path / "head.gguf")
+
+
+def test_a_head_with_an_embedding_and_a_matrix_of_its_own(tiny: Tiny, tmp_path: Path) -> None:
+    """They are used, and stay as they are."""
+    path, rng = tmp_path / "whole.gguf", np.random.default_rng(5)
+    with open_gguf(tiny("qwen35", mtp=True).path) as file:
+        own = [
+            float_part(f"blk.4.{stem}", rng.standard_normal((N_VOCAB, 64), np.float32))
+            for stem in (EMBED, OWN_HEAD)
+        ]
+        tensors = [*file.tensors.values(), *(part.tensor for part in own)]
+        write_gguf(path, file.metadata, map(TensorData.of, tensors))
+    compare(path, tmp_path / "head.gguf")
+    with plain(path) as runtime:
+        kind = MtpKind(runtime, None)
+        target = TrainingTarget(runtime, None, kind.layers)
+        network = kind.network(runtime, target, torch.ones(target.n_features), (1.0,))
+        kind.write(tmp_path / "trained.gguf", network, target, "F32")
+    assert not any(name.endswith((EMBED, OWN_HEAD)) for name in network.stored)
+    with open_gguf(tmp_path / "trained.gguf") as file:
+        for part in own:
+            assert np.array_equal(file.tensors[part.tensor.name].data, part.tensor.data)
+
+
+def compare(path: Path, head: Path) -> None:
+    """The network that training begins with, and the runtime's."""
     with open_gguf(path) as file:
         extract(file, OutputFile(head))
     want = torch.from_numpy(chained_logits(read_text(path, head, TOKENS), DRAFTED))
