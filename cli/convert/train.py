@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -92,21 +93,13 @@ def train(
     its command is repeated.
     """
     output = voice.console()
-    if drafter.kind not in KINDS:
-        raise typer.BadParameter(f"--kind is {' or '.join(KINDS)}, got {drafter.kind!r}")
-    if texts.prompts is not None and texts.texts is not None:
-        raise typer.BadParameter("--prompts and --texts exclude each other")
-    if texts.start_from is not None and not texts.start_from.is_file():
-        raise typer.BadParameter(f"--start-from: there is no file {texts.start_from}")
-    if not drafter.output.parent.is_dir():
-        raise typer.BadParameter(f"--output: {drafter.output.parent} is not a folder")
-    if drafter.output.exists() and not drafter.force:
-        raise typer.BadParameter(f"{drafter.output} exists; give --force to replace it")
+    check_flags(drafter, texts)
     require_torch()
     with flag_errors():
         options, params = read_training(drafter, texts, runs, sampling, output)
     model = choose_model(models, output)
     print_choice(models, model, output)
+    check_place(drafter, [model] if texts.start_from is None else [model, texts.start_from])
     folder = runs.work or drafter.output.with_name(drafter.output.name + ".work")
     with ended_in_order(), output.cleared():
         trained, params = run_training(model, options, params, folder, runs.threads, output)
@@ -135,6 +128,26 @@ def train(
         tokens_per_step_before=None if before is None else before.length,
         steps=trained.plan.steps, texts=trained.plan.n_texts, tokens=trained.n_tokens,
     )  # fmt: skip
+
+
+def check_flags(drafter: TrainedOptions, texts: TrainingTexts) -> None:
+    if drafter.kind not in KINDS:
+        raise typer.BadParameter(f"--kind is {' or '.join(KINDS)}, got {drafter.kind!r}")
+    if texts.prompts is not None and texts.texts is not None:
+        raise typer.BadParameter("--prompts and --texts exclude each other")
+    if texts.start_from is not None and not texts.start_from.is_file():
+        raise typer.BadParameter(f"--start-from: there is no file {texts.start_from}")
+    if not drafter.output.parent.is_dir():
+        raise typer.BadParameter(f"--output: {drafter.output.parent} is not a folder")
+    if drafter.output.exists() and not drafter.force:
+        raise typer.BadParameter(f"{drafter.output} exists; give --force to replace it")
+
+
+def check_place(drafter: TrainedOptions, inputs: Sequence[Path]) -> None:
+    """Before anything slow."""
+    from ...convert.files.output_file import OutputFile, check_output
+
+    check_output(OutputFile(drafter.output, drafter.force), inputs, 0)
 
 
 def require_torch() -> None:

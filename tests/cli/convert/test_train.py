@@ -269,6 +269,11 @@ def test_wrong_flags(trained: Trained, tmp_path: Path, capsys: Capture) -> None:
     refused(capsys, "no file or folder")
     assert train(trained.model, tmp_path / "no" / "o.gguf") == 2
     refused(capsys, "is not a folder")
+    before = trained.path.read_bytes()
+    for more in (("-m", trained.path), ("--start-from", trained.path)):
+        assert train(trained.model, trained.path, "--force", *more) == 1
+        refused(capsys, "is the input itself")
+    assert trained.path.read_bytes() == before
 
 
 def test_the_table_at_the_end(trained: Trained, tmp_path: Path, capsys: Capture) -> None:
