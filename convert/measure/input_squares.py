@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ...core.backend.layers import MatrixPart, Moe
 from ...core.backend.reference.backend import ReferenceBackend
-from ...core.backend.reference.float_matrix import AdapterContext, ReferenceMatrix
+from ...core.backend.reference.float_matrix import ReferenceMatrix
 from ...core.backend.reference.mixture import activated, moe
 from ...core.backend.reference.reference_ops import ReferenceOps
 
@@ -50,7 +50,7 @@ class ObservedMatrix(ReferenceMatrix):
         dtype: torch.dtype,
         squares: InputSquares,
     ) -> None:
-        super().__init__(parts, device, dtype, AdapterContext())
+        super().__init__(parts, device, dtype)
         self._squares = squares
         shape = parts[0].tensor.shape
         self._n_matrices = shape[0] if len(shape) > 2 else 1

@@ -161,7 +161,7 @@ def test_the_progress_of_a_load_is_reported(tmp_path: Path) -> None:
         (f"{MODEL}ctx-size = many\n", "[a]: invalid value for --ctx-size: "),
         (f"{MODEL}pinned = often\n", "line 3: pinned must be true or false, got 'often'"),
         (f"{MODEL}stop-timeout = x\n", "line 3: stop-timeout must be a number of seconds"),
-        (f"{MODEL}lora = x.gguf\n", "[a]: --lora is not supported"),
+        (f"{MODEL}control-vector = x.gguf\n", "[a]: --control-vector is not supported"),
         (f"{MODEL}spec-type = magic\n", "[a]: "),
         (f"{MODEL}alias = b\n[b]\nmodel = nano\n", "'b' is the name of two models, 'a' and 'b'"),
     ],

@@ -23,8 +23,9 @@ class ReferenceMatrix:
         parts: Sequence[MatrixPart],
         device: torch.device,
         dtype: torch.dtype,
-        adapters: AdapterContext,
+        adapters: AdapterContext | None = None,
     ) -> None:
+        """`adapters`: the step that runs, where a part has a `low_rank`."""
         self._parts, self._device, self._dtype = parts, device, dtype
         biases = [load_bias(part) for part in parts]
         has_bias = any(part.bias is not None for part in parts)
@@ -52,7 +53,8 @@ class ReferenceMatrix:
         if expert is not None and bias is not None and bias.ndim > 1:
             bias = bias[expert]
         y = a @ (self.weight if expert is None else self.of_expert(expert)).T
-        if self._low_rank and (scales := self._adapters.of(len(a))) is not None:
+        scales = None if self._adapters is None else self._adapters.of(len(a))
+        if self._low_rank and scales is not None:
             y = y + torch.cat([each.product(a, scales) for each in self._low_rank], dim=1)
         return y if bias is None else y + bias
 

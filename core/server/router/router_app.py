@@ -33,6 +33,7 @@ from .routed_model import LOADED, UNLOADED, UNLOADING, ModelPlan, RoutedModel
 
 _OF_OUTER_ROUTE: Final = ("router", "endpoint", "path_params")  # in the scope
 _ON: Final = ("1", "true", "on")
+_OF_ARRAYS: Final = "/lora-adapters"  # its body has no name of a model
 
 
 class NamedModel(msgspec.Struct):
@@ -99,6 +100,8 @@ class RouterApp:
     async def _route(self, request: Request) -> Response:
         body = b"" if request.method in ("GET", "HEAD") else await read_body(request, self.settings)
         name = request.query_params.get("model", "")
+        if request.url.path == _OF_ARRAYS and not name:
+            raise ApiError(400, f"model name is missing: {_OF_ARRAYS}?model=NAME", param="model")
         name = name or await aside(len(body), lambda: self._name(body))
         model = self._find(name, request.url.path)
         loads = request.query_params.get("autoload")

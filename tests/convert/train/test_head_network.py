@@ -23,12 +23,11 @@ from nextn.convert.heads.stored_head import EMBED, OWN_HEAD
 from nextn.convert.train.head_ops import HeadOps
 from nextn.convert.train.mtp_kind import MtpKind
 from nextn.convert.train.training_target import TrainingTarget
-from nextn.core.backend.layers import Attention
+from nextn.core.backend.layers import Attention, float_part
 from nextn.core.errors import ConfigError, ModelError
 from nextn.core.gguf.reader import open_gguf
 from nextn.core.gguf.writer import TensorData, write_gguf
 from nextn.core.load_runtime import load_runtime
-from nextn.core.models.model_weights import float_part
 from nextn.core.runtime import Runtime
 from nextn.core.speculation.options import NO_SPECULATION
 

@@ -211,7 +211,7 @@ def shared() -> Iterator[RouterServer]:
         ("/models/load", {"model": "x"}, 404, "model 'x' is not found"),
         ("/models/unload", {}, 400, "model name is missing from the request"),
         ("/rerank", {"model": "a"}, 501, "reranking with this model"),
-        ("/lora-adapters", {}, 501, "/lora-adapters is not supported by this server"),
+        ("/lora-adapters", b"[]", 400, "model name is missing: /lora-adapters?model=NAME"),
     ],
 )
 def test_requests_that_name_no_model(
