@@ -231,7 +231,6 @@ ROWS: Final[tuple[Row, ...]] = (
         "--video-fps X", "--video-timestamp-interval N", "--video-ffmpeg-dir DIR",
     ),
     *_refused("video and sound are not read", "C", "--audio --video FILE"),
-    *_refused("requests have their images in them, as data URIs", "S", "--media-path DIR"),
     *_ours(lambda: ["--no-mmproj"], "SC", "--no-mmproj-auto"),
     # Text and chat.
     *_refused("requests have the field stop", "S", "--reverse-prompt -r TEXT"),

@@ -118,6 +118,11 @@ class LimitOptions:
         "whatever a request says.",
         True,
     )
+    media_path: Path | None = flag(
+        "--media-path DIR",
+        "Folder of images that requests may name, as file://photos/cat.jpg; others have to bring "
+        "theirs.",
+    )
     record: Path | None = flag(
         "--record DIR",
         "Folder for the tokens of requests that say store: true, to train drafters on.",
@@ -297,6 +302,7 @@ def build_settings(  # noqa: PLR0913 - groups of flags
             max_body=limits.max_body * _MIB,
             io_s=limits.timeout,
             drain_s=limits.drain_seconds,
+            media_folder=limits.media_path,
             slot_folder=cache.slot_save_path,
             record_folder=limits.record,
             stores_responses=limits.store_responses,
@@ -332,6 +338,8 @@ def _check_folders(limits: LimitOptions, cache: CacheOptions) -> None:
 
     if cache.slot_save_path is not None:
         check_folder(cache.slot_save_path)
+    if limits.media_path is not None and not limits.media_path.is_dir():
+        raise typer.BadParameter(f"--media-path {limits.media_path}: there is no such folder")
     if limits.record is not None and not limits.store_responses:
         raise typer.BadParameter("--record stores what --no-store-responses forbids")
     if limits.record is not None:

@@ -80,7 +80,7 @@ async def read_chat_prompt(service: Service, body: ChatBody) -> ChatPrompt:
     images = None
     if has_images(body):
         encoder_of(service.runtime)
-        images = RequestImages(service.runtime)
+        images = RequestImages(service.runtime, service.settings.media_folder)
     messages = await aside(body.size, lambda: read_messages(body, images))
     tools = read_tools(body)
     template = service.loaded.template or ChatTemplate(CHATML)

@@ -52,7 +52,7 @@ def _with_images(value: dict[str, Any], service: Service) -> ImagePrompt:
     if not isinstance(data, list):
         refuse("prompt.multimodal_data", "must be a list of images in base64")
     refuse_endless(text, service.tokenizer, service.n_ctx)
-    images = RequestImages(service.runtime)
+    images = RequestImages(service.runtime, service.settings.media_folder)
     for i, each in enumerate(data):
         images.add(each, f"prompt.multimodal_data[{i}]")
     try:

@@ -1,6 +1,7 @@
 """Images of a request: read from base64 to their headers, and encoded between steps of the engine.
 
-Nothing is fetched: neither remote addresses nor files are opened for a client.
+Nothing is fetched: no remote address is opened for a client, and no file but those of a folder that
+the operator names.
 """
 
 from __future__ import annotations
@@ -8,9 +9,12 @@ from __future__ import annotations
 import base64
 import binascii
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn
+from urllib.parse import unquote
 
 from ..errors import InputError, NextnError
+from ..gguf.read_bounded import read_bounded
 from .api_errors import ApiError, api_error
 
 if TYPE_CHECKING:
@@ -31,16 +35,18 @@ NOT_SEEN: Final = (
 _ALPHABET: Final = re.compile(r"[A-Za-z0-9+/]*={0,2}")
 _DATA_URI: Final = re.compile(r"data:[^,]{0,200};base64,", re.IGNORECASE)
 _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{0,20}:")
+_FILE: Final = "file://"
 _SPACE: Final = str.maketrans("", "", " \t\r\n")
 
 
 class RequestImages:
     """The images of one prompt, in order."""
 
-    def __init__(self, runtime: Runtime) -> None:
+    def __init__(self, runtime: Runtime, folder: Path | None = None) -> None:
+        """`folder`: whose files may be named, by file:// addresses."""
         from ..vision.image_prompt import new_mark
 
-        self._runtime = runtime
+        self._runtime, self._folder = runtime, folder
         self.mark = new_mark()  # which stands for each in the text of a chat
         self.read: list[ReadImage] = []
 
@@ -57,12 +63,14 @@ class RequestImages:
         return self.mark
 
     def add(self, given: Any, where: str) -> None:
-        """`given`: a data URI, or base64 alone. `where`: the field."""
+        """`given`: a data URI, base64 alone, or a file's address. `where`: the field."""
         encoder = encoder_of(self._runtime)
         if len(self.read) == MAX_IMAGES:
             _refuse(where, f"a request may have at most {MAX_IMAGES} images")
         try:
-            self.read.append(encoder.read(decoded(given, where), where))
+            is_file = isinstance(given, str) and given[: len(_FILE)].lower() == _FILE
+            data = _of_file(given, self._folder, where) if is_file else decoded(given, where)
+            self.read.append(encoder.read(data, where))
         except InputError as error:
             raise ApiError(400, str(error), param=where) from None
 
@@ -113,6 +121,26 @@ def decoded(given: Any, where: str) -> bytes:
         return base64.b64decode(text, validate=True)
     except binascii.Error:
         _refuse(where, "is not base64")
+
+
+def _of_file(address: str, folder: Path | None, where: str) -> bytes:
+    """A file below the folder, whatever links there are."""
+    from ..vision.image_file import MAX_BYTES
+
+    if folder is None:
+        _refuse(where, "names a file, which needs --media-path DIR of the server")
+    root, name = folder.resolve(), unquote(address[len(_FILE) :]).lstrip("/")
+    try:
+        path = (root / name).resolve()
+        is_there = path.is_relative_to(root) and path.is_file()
+    except (OSError, ValueError):  # a name that no file can have
+        is_there = False
+    if not is_there:
+        _refuse(where, "names no file below the server's --media-path")
+    try:
+        return read_bounded(path, MAX_BYTES)
+    except OSError as error:
+        _refuse(where, f"cannot be read: {error.strerror}")
 
 
 def _of_source(source: Any, where: str) -> Any:

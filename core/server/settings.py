@@ -38,6 +38,7 @@ class ServerSettings(Struct, frozen=True):
     with_props: bool = False  # `POST /props` changes defaults of requests
     with_page: bool = True
     writes_text: bool = False  # the page offers to continue text instead of a chat
+    media_folder: Path | None = None  # whose images requests may name; None: none
     slot_folder: Path | None = None  # where slots are saved; None: they are not
     record_folder: Path | None = None  # where tokens of requests are kept; None: they are not
     record_bytes: int = 0  # that these may take

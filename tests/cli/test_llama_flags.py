@@ -95,7 +95,6 @@ llama-cli -m m.gguf -p hi --spec-type ngram-map-k --spec-ngram-size-n 8 --spec-n
 REFUSED = """
 llama-server --fim-qwen-7b-default
 llama-server --gpt-oss-20b-default
-llama-server -m m.gguf --media-path images
 llama-server -m m.gguf --rpc 10.0.0.2:50052
 llama-server -m m.gguf -ot "ffn_.*_exps=CPU"
 llama-server -m m.gguf --tools all

@@ -6,6 +6,7 @@ import base64
 import threading
 from collections.abc import Iterator
 from io import BytesIO
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -239,7 +240,7 @@ TRUNCATED = base64.b64encode(base64.b64decode(base64_of(200, 200))[:3000]).decod
 HOSTILE: list[tuple[str, Any, str, str]] = [
     (CHAT, url_part("http://127.0.0.1:9/x.png"), "not fetched", "image_url"),
     (CHAT, url_part({"url": "HTTPS://example.com/x.png"}), "not fetched", "image_url"),
-    (CHAT, url_part("file:///etc/passwd"), "not fetched", "image_url"),
+    (CHAT, url_part("file:///etc/passwd"), "--media-path", "image_url"),
     (CHAT, url_part("/etc/passwd"), "is not base64", "image_url"),
     (CHAT, url_part("picture.png"), "is not base64", "image_url"),
     (CHAT, url_part({"url": 5}), "must be a data URI", "image_url"),
@@ -311,6 +312,37 @@ def test_a_large_image_is_refused_unread() -> None:
         decoded("A" * (65 << 20), "here")
     with pytest.raises(InputError, match="more than 32 MiB"):
         size_of(decoded(LARGE, "here"), "here")
+
+
+def test_files_of_a_folder(vision: TinyVisionModel, tmp_path: Path, seeing: Server) -> None:
+    folder = tmp_path / "media"
+    (folder / "photos").mkdir(parents=True)
+    (folder / "photos/a cat.png").write_bytes(base64.b64decode(RED))
+    (folder / "notes.png").write_text("no image")
+    (tmp_path / "secret.png").write_bytes(base64.b64decode(RED))
+    (folder / "link.png").symlink_to(tmp_path / "secret.png")
+
+    def load() -> Loaded:
+        runtime = load_runtime(vision.text, "cpu", n_ctx=512, mmproj=vision.mmproj)
+        return prepare(runtime, 2, load_chat_template(runtime.file.metadata))
+
+    def body(url: str) -> dict[str, Any]:
+        return {"messages": user(ASK, url_part({"url": url})), "max_tokens": 8, **GREEDY}
+
+    wanted = seeing.post(CHAT, **body(URI))["choices"][0]["message"]["content"]
+    with running(Server(load, writes_text=False, media_folder=folder)) as own:
+        for name in ("photos/a cat.png", "//photos//a%20cat.png", "photos/../photos/a cat.png"):
+            url = f"file://{name}"
+            assert own.post(CHAT, **body(url))["choices"][0]["message"]["content"] == wanted
+        for name in ("missing.png", "../secret.png", "link.png", "photos", "", "%00", "a" * 5000):
+            status, error = own.refused(CHAT, body(f"file://{name}"))
+            assert status == 400
+            assert "names no file below" in error["message"]
+            assert str(tmp_path) not in error["message"]
+        assert own.refused(CHAT, body("file://notes.png"))[0] == 400
+    status, error = seeing.refused(CHAT, body("file://photos/a cat.png"))
+    assert status == 400
+    assert "--media-path" in error["message"]
 
 
 def test_without_an_mmproj_file(server: Server) -> None:
