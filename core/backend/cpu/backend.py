@@ -117,9 +117,8 @@ class CpuBackend(Backend):
         self.prepared_bytes += n_bytes
         if self._store is not None and self._store.is_filled:
             self.mapped_bytes += n_bytes
-        low_rank = tuple(map(self._repacker.low_rank, parts))
-        for each in low_rank:
-            self.prepared_bytes += count_bytes((each.a, each.b)) if each else 0
+        low_rank = self._repacker.low_rank(parts)
+        self.prepared_bytes += low_rank.n_bytes if low_rank else 0
         return CpuMatrix(made, low_rank)
 
     def _say_if_expanded(self, name: str, stored_bytes: int, tiles: TileMatrix) -> None:

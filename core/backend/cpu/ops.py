@@ -23,7 +23,7 @@ from .emit import LANES
 from .formats.floats import _Floats
 from .formats.tile_format import Record
 from .inputs import AdapterRows
-from .kernels.adapter_kernels import write_adapter_rows, write_adapter_scales
+from .kernels.adapter_kernels import write_adapter_inner, write_adapter_rows
 from .kernels.attend import MAX_SHARED_UNITS, SHARED_BYTES, write_attend
 from .kernels.attention_prep import write_append
 from .kernels.attention_shape import AttentionShape, StepWords
@@ -199,49 +199,55 @@ def matmul(
     r: Recording, a: PackedActivations, w: CpuMatrix, add_to: FloatRows | None = None
 ) -> FloatRows:
     out = add_to or FloatRows(r, w.n_out, a.row_set)
-    column = 0
+    column, adapters = 0, None if w.low_rank is None else r.adapters
+    if adapters is not None and not adapters.is_laid_out:
+        _lay_out_adapter_rows(r, adapters)
     for i, part in enumerate(w.parts):
         last = i == len(w.parts) - 1
-        _product(r, a, part, out, column, add=add_to is not None, meet=last)
+        x = activations(a, part)
+        add = add_to is not None
+        # The inner products of adapters read the same, and meet behind both.
+        _product_of(r, a.row_set, x, part, out, column, add=add, meet=last and adapters is None)
         column += part.n_out
-    if w.has_adapters and r.adapters is not None:
-        _add_adapters(r, a, w, out, r.adapters)
+    if adapters is not None:
+        _add_adapters(r, a, w, out, adapters)
     return out
 
 
 def _add_adapters(
     r: Recording, a: PackedActivations, w: CpuMatrix, out: FloatRows, adapters: AdapterRows
 ) -> None:
-    """b @ (scales * (a @ x)) of each part, see `LowRank`."""
-    table, is_used = adapters.scales.table, adapters.scales.is_used
-    if not adapters.is_laid_out:
-        copies = adapters.rows.address, adapters.out_rows.address
-        arguments = [r.inputs.address, is_used.ctypes.data, *copies]
-        r.add("adapter_rows", write_adapter_rows, arguments)
-        r.held.append(adapters)
-        adapters.is_laid_out = True
+    """b @ (scales * (a @ x)) of all parts, see `LowRank`."""
+    assert w.low_rank is not None
+    scales, low = adapters.scales, w.low_rank
     gathered = a.row_set is r.inputs.out_rows
-    row_set, n_adapters, column = adapters.of(gathered=gathered), table.shape[1], 0
-    for part, each in zip(w.parts, w.low_rank, strict=True):
-        if each is not None:
-            inner = FloatRows(r, each.a.n_out, row_set)
-            x = PackedActivations(r, a.width, row_set, rows=a.float_rows())
-            _product(r, x, each.a, inner, 0, add=False, meet=True)
-            width = inner.width
-            r.add(
-                name_of("adapter_scales", width, n_adapters, gathered),
-                partial(
-                    write_adapter_scales, width=width, n_adapters=n_adapters, gathered=gathered
-                ),
-                [
-                    row_set.address, r.inputs.address, inner.address, table.ctypes.data,
-                    each.adapters.ctypes.data,
-                ],
-            )  # fmt: skip
-            scaled = PackedActivations(r, width, row_set, rows=inner)
-            _product(r, scaled, each.b, out, column, add=True, meet=True)
-            r.held.append(each)
+    row_set, n_ranks = adapters.of(gathered=gathered), len(low.a)
+    inner = FloatRows(r, n_ranks, row_set)
+    r.add(
+        name_of("adapter_inner", gathered),
+        partial(write_adapter_inner, gathered=gathered),
+        [
+            row_set.address, r.inputs.address, a.float_address(), 4 * a.width,
+            low.a.ctypes.data, a.width, n_ranks, inner.address,
+            scales.table.ctypes.data, scales.table.shape[1], low.adapters.ctypes.data,
+        ],
+    )  # fmt: skip
+    r.held.append(low)
+    column, rank, last = 0, 0, max(i for i, b in enumerate(low.b) if b is not None)
+    for i, (part, b) in enumerate(zip(w.parts, low.b, strict=True)):
+        if b is not None:
+            x = inner.address + 4 * rank, 4 * n_ranks, 4 * n_ranks
+            _product_of(r, row_set, x, b, out, column, add=True, meet=i == last)
+            rank += b.n_in
         column += part.n_out
+
+
+def _lay_out_adapter_rows(r: Recording, adapters: AdapterRows) -> None:
+    copies = adapters.rows.address, adapters.out_rows.address
+    arguments = [r.inputs.address, adapters.scales.is_used.ctypes.data, *copies]
+    r.add("adapter_rows", write_adapter_rows, arguments)
+    r.held.append(adapters)
+    adapters.is_laid_out = True
 
 
 def activations(a: PackedActivations, part: TileMatrix) -> tuple[int, int, int]:
@@ -251,9 +257,10 @@ def activations(a: PackedActivations, part: TileMatrix) -> tuple[int, int, int]:
     return a.record_address(), a.width // Record.BLOCK * Record.SIZE, 0
 
 
-def _product(
+def _product_of(
     r: Recording,
-    a: PackedActivations,
+    row_set: RowSetLike,
+    x: tuple[int, int, int],
     part: TileMatrix,
     out: FloatRows,
     column: int,
@@ -261,16 +268,16 @@ def _product(
     add: bool,
     meet: bool,
 ) -> None:
-    x, x_row, x_stride = activations(a, part)
+    """`x`: see `activations`."""
     bias = 0 if part.bias is None else part.bias.ctypes.data
     words = r.add(
         "product",
         write_product,
         [
-            a.row_set.address, part.n_tiles,
+            row_set.address, part.n_tiles,
             part.quants.ctypes.data, part.quants.shape[1],
             part.scales.ctypes.data, part.scales.shape[1], part.n_spans,
-            x, x_row, x_stride, out.address + 4 * column, 4 * out.width,
+            *x, out.address + 4 * column, 4 * out.width,
             part.n_out, bias, int(add), *[0] * len(WIDTHS),
         ],
         meet=meet,
@@ -296,7 +303,7 @@ def gated_ffn(
     """activation(gate) * up, in one entry where gate and up are two matrices of whole blocks."""
     widths = {part.n_out for part in gate_up.parts}
     is_joined = len(gate_up.parts) != 2 or len(widths) > 1 or max(widths) % Record.BLOCK
-    if is_joined or gate_up.has_adapters:
+    if is_joined or gate_up.low_rank is not None:
         return gated(r, matmul(r, a, gate_up), gate, a.row_set)
     width = gate_up.n_out // 2
     arguments = [a.row_set.address, 0, 0]

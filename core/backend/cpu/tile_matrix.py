@@ -12,12 +12,11 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from ..layers import Floats, MatrixPart, float_part
-from ..low_rank import LowRank
 from .formats import find_tile_format
 from .formats.tile_format import ROWS, CpuTileFormat
 from .kernels.repack_kernel import write_repack
 from .machine_code import Kernels
-from .memory import Arena, Bytes, padded
+from .memory import Arena, Bytes, aligned, padded
 from .simd import Simd
 
 PIECE_BYTES = 1 << 20  # of the file, reordered at a time: stays in the second-level cache
@@ -57,22 +56,22 @@ class Store(Protocol):
 
 
 class TileLowRank(Struct, frozen=True):
-    """See `LowRank`."""
+    """See `LowRank`: of all parts of a matrix, which have the same inputs."""
 
-    a: TileMatrix
-    b: TileMatrix
+    a: Floats  # (ranks, n_in), those of the first part first
+    b: tuple[TileMatrix | None, ...]  # of each part, with columns for its own ranks
     adapters: NDArray[np.int64]
+
+    @property
+    def n_bytes(self) -> int:
+        return self.a.nbytes + sum(each.n_bytes for each in self.b if each is not None)
 
 
 class CpuMatrix(Struct, frozen=True):
     """Parts whose outputs lie side by side."""
 
     parts: tuple[TileMatrix, ...]
-    low_rank: tuple[TileLowRank | None, ...] = ()  # of each part; empty: no part has one
-
-    @property
-    def has_adapters(self) -> bool:
-        return any(each is not None for each in self.low_rank)
+    low_rank: TileLowRank | None = None
 
     @property
     def n_out(self) -> int:
@@ -93,11 +92,18 @@ class Repacker:
             self._fill(made, part)
         return made
 
-    def low_rank(self, part: MatrixPart) -> TileLowRank | None:
-        if part.low_rank is None:
+    def low_rank(self, parts: Sequence[MatrixPart]) -> TileLowRank | None:
+        adding = [part.low_rank for part in parts if part.low_rank is not None]
+        if not adding:
             return None
-        a, b = low_rank_parts(part, part.low_rank)
-        return TileLowRank(self.repack(a), self.repack(b), part.low_rank.adapters)
+        a = np.concatenate([each.a for each in adding])
+        kept = aligned(a.nbytes).view(np.float32).reshape(a.shape)
+        kept[:] = a
+        return TileLowRank(
+            kept,
+            tuple(self.repack(high) if (high := _high(part)) else None for part in parts),
+            np.concatenate([each.adapters for each in adding]),
+        )
 
     def _fill(self, made: TileMatrix, part: MatrixPart) -> None:
         stored, form, quants, scales = part.tensor, made.form, made.quants, made.scales
@@ -139,17 +145,18 @@ def _call(function: Any, piece: Bytes, n_spans: int, quants: Bytes, scales: Byte
     function(words.ctypes.data, 0, 1)
 
 
-def low_rank_parts(part: MatrixPart, adding: LowRank) -> tuple[MatrixPart, MatrixPart]:
-    """As float32: adapters are small."""
-    b = adding.b if part.row_order is None else adding.b[part.row_order]
-    return float_part(part.tensor.name, adding.a), float_part(part.tensor.name, b)
+def _high(part: MatrixPart) -> MatrixPart | None:
+    """What adapters make of their inner rows, as float32: they are small."""
+    adding, order = part.low_rank, part.row_order
+    if adding is None:
+        return None
+    return float_part(part.tensor.name, adding.b if order is None else adding.b[order])
 
 
 def adapter_bytes(part: MatrixPart, simd: Simd) -> int:
     """What adapters of a matrix take beside it."""
-    if part.low_rank is None:
-        return 0
-    return sum(tile_bytes(each, simd) for each in low_rank_parts(part, part.low_rank))
+    high, adding = _high(part), part.low_rank
+    return 0 if high is None or adding is None else adding.a.nbytes + tile_bytes(high, simd)
 
 
 def tile_bytes(part: MatrixPart, simd: Simd) -> int:

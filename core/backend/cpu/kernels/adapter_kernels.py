@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from ..emit import F32, I64, Emitter, Value
+from ..emit import F32, I64, LANES, Emitter, Value
 from .attention_shape import StepWords
+from .mathematics import F32X16
 from .pack import RowSet
+
+_SUMS = 4  # that run side by side
 
 
 def write_adapter_rows(e: Emitter) -> None:
@@ -28,26 +31,51 @@ def write_adapter_rows(e: Emitter) -> None:
     e.finish()
 
 
-def write_adapter_scales(e: Emitter, width: int, n_adapters: int, *, gathered: bool) -> None:
-    """Multiplies each number of a row by the scale that its sequence has for an adapter.
-    Arguments: row set, step, rows, scales of each slot, the adapter of each column (int64)."""
+class InnerWords:
+    """Argument words of `write_adapter_inner`."""
+
+    ROW_SET, STEP, X, X_BYTES, A, N_IN, N_RANKS, OUT, SCALES, N_ADAPTERS, ADAPTERS = range(11)
+    COUNT = 11
+
+
+def write_adapter_inner(e: Emitter, *, gathered: bool) -> None:
+    """out = (x @ a.T) * scales: of each rank of each row, by the scale that the row's sequence has
+    for the rank's adapter. `gathered`: rows are those with logits. A thread has some of the ranks,
+    and adds up in an order that does not depend on rows."""
     arguments, part, parts = e.parameters
-    row_set, step, rows, scales, adapters = e.words(arguments, 5)
-    slots = e.load(I64, step + 8 * StepWords.SLOTS, 8)
-    sequence_of = e.load(I64, step + 8 * StepWords.SEQUENCE_OF, 8)
-    first, last = e.share(e.load(I64, row_set + 8 * RowSet.COUNT, 8), part, parts)
-    with e.range(first, last) as row:
-        own = _slot_of(e, row, (step, slots, sequence_of), gathered=gathered)
-        own = scales + own * (4 * n_adapters)
-        with e.range(0, width) as column:
-            adapter = e.load(I64, adapters + column * 8, 8)
-            at = rows + row * (4 * width) + column * 4
-            e.store(e.load(F32, at) * e.load(F32, own + adapter * 4), at)
+    w, at = e.words(arguments, InnerWords.COUNT), InnerWords
+    n_ranks, width = w[at.N_RANKS], w[at.N_IN] * 4
+    slots = e.load(I64, w[at.STEP] + 8 * StepWords.SLOTS, 8)
+    sequence_of = e.load(I64, w[at.STEP] + 8 * StepWords.SEQUENCE_OF, 8)
+    first, last = e.share(n_ranks, part, parts)
+    with e.range(0, e.load(I64, w[at.ROW_SET] + 8 * RowSet.COUNT, 8)) as row:
+        slot = _slot_of(e, row, (w[at.STEP], slots, sequence_of), gathered=gathered)
+        own = w[at.SCALES] + slot * w[at.N_ADAPTERS] * 4
+        x, out = w[at.X] + row * w[at.X_BYTES], w[at.OUT] + row * n_ranks * 4
+        with e.range(first, last) as rank:
+            adapter = e.load(I64, w[at.ADAPTERS] + rank * 8, 8)
+            scale = e.load(F32, own + adapter * 4)
+            e.store(_dot(e, x, w[at.A] + rank * width, w[at.N_IN]) * scale, out + rank * 4)
     e.finish()
 
 
+def _dot(e: Emitter, x: Value, a: Value, n: Value) -> Value:
+    sums = [e.variable(e.const(F32X16, 0.0)) for _ in range(_SUMS)]
+    rest = e.variable(e.const(F32, 0.0))
+    step = 4 * LANES
+    whole, all_ = n // (LANES * _SUMS) * (step * _SUMS), n * 4
+    with e.range(0, whole, step * _SUMS) as at:
+        for k, total in enumerate(sums):
+            here = at + step * k
+            total.set(e.fma(e.load(F32X16, x + here), e.load(F32X16, a + here), total.get()))
+    with e.range(whole, all_, 4) as at:
+        rest.set(e.fma(e.load(F32, x + at), e.load(F32, a + at), rest.get()))
+    added = (sums[0].get() + sums[1].get()) + (sums[2].get() + sums[3].get())
+    return e.sum_lanes(added) + rest.get()
+
+
 def _slot_of(e: Emitter, row: Value, step: tuple[Value, Value, Value], *, gathered: bool) -> Value:
-    """The slot of a row, or of a row with logits."""
+    """Of a row, or of a row with logits."""
     words, slots, sequence_of = step
     if gathered:
         row = e.load(I64, e.load(I64, words + 8 * StepWords.OUT_INDEX, 8) + row * 8, 8)
