@@ -80,6 +80,11 @@ class PlainParams:
         for param in self.params:
             take_plainly(param)
 
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Those of completion are added later."""
+        found: list[Any] = super().get_params(ctx)  # type: ignore[misc]
+        return [take_plainly(param) for param in found]
+
     def get_help_option(self, ctx: Any) -> Any:
         found = super().get_help_option(ctx)  # type: ignore[misc]
         return None if found is None else take_plainly(found)

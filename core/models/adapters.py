@@ -70,7 +70,8 @@ class AdapterSet:
         """As float32 numbers; a ConfigError if there are not as many as adapters."""
         if len(scales) != len(self.adapters):
             raise ConfigError(f"{len(scales)} scales for {len(self.adapters)} LoRA adapters")
-        made = tuple(float(np.float32(scale)) for scale in scales)
+        with np.errstate(over="ignore"):  # infinity is found below
+            made = tuple(float(np.float32(scale)) for scale in scales)
         if not np.isfinite(made).all():
             raise ConfigError(f"scales of LoRA adapters have to be finite, got {list(scales)}")
         return made

@@ -27,7 +27,7 @@ def read_scales(
     given: Sequence[LoraScale] | None, adapters: AdapterSet | None
 ) -> tuple[float, ...] | None:
     """Of each adapter; None: nothing is said of them."""
-    if given is None or (adapters is None and not given):
+    if given is None or (adapters is None and not any(each.scale for each in given)):
         return None
     if adapters is None:
         raise ApiError(400, "there are no adapters: start the server with --lora", param="lora")

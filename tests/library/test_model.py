@@ -392,7 +392,7 @@ def test_options_are_those_of_the_core() -> None:
     sampling = {field.name for field in fields(SamplingParams)}
     of_text = {"max_tokens", "stop", "grammar", "json_schema", "logprobs", "ignore_eos"}
     of_drafts = {"speculation", "draft_max", "draft_min", "draft_p_min"}
-    assert sampling | of_text | of_drafts == NAMES
+    assert sampling | of_text | of_drafts | {"lora"} == NAMES
     assert of_text <= {field.name for field in fields(GenerateParams)}
 
 

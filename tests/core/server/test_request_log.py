@@ -135,7 +135,7 @@ REFUSED: list[tuple[int, str, str, Any, dict[str, str]]] = [
     (404, "GET", "/nowhere", None, {}),
     (405, "GET", "/completion", None, {}),
     (413, "POST", "/completion", b" " * 70_000, {}),
-    (501, "POST", "/lora-adapters", {}, {}),
+    (501, "POST", "/v1/audio/speech", {}, {}),
 ]
 
 

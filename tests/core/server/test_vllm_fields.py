@@ -117,7 +117,7 @@ def test_nothing_ends_a_text_too_early(server: Server) -> None:
 
 ASKING: dict[str, Any] = {
     "allowed_token_ids": [1], "bad_words": ["a"], "bad_words_ids": [[1]], "length_penalty": 1.5,
-    "prompt_logprobs": 3, "lora": [{"id": 0, "scale": 1.0}],
+    "prompt_logprobs": 3,
     "truncate_prompt_tokens": 8, "vllm_xargs": {"a": 1}, "modalities": ["text", "audio"],
     "tfs_z": 0.5, "functions": [{"name": "f"}], "function_call": {"name": "f"},
 }  # fmt: skip
