@@ -163,7 +163,7 @@ class DeviceRounds:
             and sequence.verifier.round_chances == self._chances
             and sequence.spec.n_min <= 1
             and self._drafting.knows(sequence)
-            and params.shift is None
+            and sequence.context_shift is None
             and not sequence.prompt.n_shared  # rounds know one number for cells and positions
         )
 

@@ -298,8 +298,6 @@ class Engine:
     ) -> Sequence:
         if sampler is None:
             sampler = self.prepare(params, index)
-        if prompt.runs and params.shift is not None:
-            raise ConfigError("a context with images, or other rows, cannot be shifted")
         verifier = self._verifier_for(params)
         sampler.begin(prompt.real_tokens() if prompt.runs else prompt.tokens)
         sequence = Sequence(

@@ -71,10 +71,13 @@ class Sequence:
         self.prompt, self._n_shared = prompt, prompt.n_shared
         self._n_ctx = n_ctx
         self._end_at = n_ctx if params.max_tokens is None else self.n_prompt + params.max_tokens
-        if params.shift is not None and params.max_tokens is None:
+        # Rows of images cannot be read again behind others.
+        self.context_shift = None if prompt.runs else params.shift
+        if self.context_shift is not None and params.max_tokens is None:
             self._end_at = _NEVER
         self.n_dropped = 0  # tokens that left a full context
-        self._n_kept = self.n_prompt if params.shift and params.shift.n_keep < 0 else 0
+        keeps_prompt = self.context_shift is not None and self.context_shift.n_keep < 0
+        self._n_kept = self.n_prompt if keeps_prompt else 0
         self.max_len, self._limit = self._lengths()
         self._thoughts: Phase | None = None  # if they are drafted for in their own way
         self.has_thoughts = False
@@ -124,14 +127,15 @@ class Sequence:
     @property
     def is_full(self) -> bool:
         """Its context is, and it goes on from a part of it: see `shift`."""
-        return self.params.shift is not None and self.stop_reason is None and self.n_missing < 1
+        may_shift = self.context_shift is not None and self.stop_reason is None
+        return may_shift and self.n_missing < 1
 
     def shift(self) -> None:
         """Drop tokens of a full context. What is left is read like a prompt."""
-        assert self.params.shift is not None
+        assert self.context_shift is not None
         n = len(self.tokens)
-        keep = min(self._n_kept or self.params.shift.n_keep, n - _LEAST_LEFT)
-        drop = min(self.params.shift.n_discard or (n - keep) // 2, n - keep - 1)
+        keep = min(self._n_kept or self.context_shift.n_keep, n - _LEAST_LEFT)
+        drop = min(self.context_shift.n_discard or (n - keep) // 2, n - keep - 1)
         del self.tokens[keep : keep + drop]
         self.n_dropped += drop
         self.n_prompt, self._end_at = len(self.tokens), self._end_at - drop
@@ -235,7 +239,7 @@ class Sequence:
             return text, STOP
         if token in self.params.stop_ids:
             return text + self._flush(), EOS
-        goes_on = self._limit == CONTEXT and self.params.shift is not None
+        goes_on = self._limit == CONTEXT and self.context_shift is not None
         if len(self.tokens) >= self.max_len and not goes_on:
             return text + self._flush(), self._limit
         return text, None
