@@ -71,7 +71,7 @@ class ObservedMatrix(ReferenceMatrix):
             self._count(a[:, head], head)
         return super().of_heads(a)
 
-    def product(self, a: Tensor, expert: int | None = None) -> Tensor:
+    def product(self, a: Tensor, expert: int | None = None, row: int = 0) -> Tensor:
         self._count(a.reshape(-1, a.shape[-1]), expert or 0)
         return super().product(a, expert)
 

@@ -12,10 +12,13 @@ Floats = NDArray[np.float32]
 
 
 class LowRank(Struct, frozen=True):
-    """b @ (scales * (a @ x)), where each row of `a`, and column of `b`, belongs to an adapter."""
+    """b @ (scales * (a @ x)), where each row of `a`, and column of `b`, belongs to an adapter.
 
-    a: Floats  # (ranks, n_in)
-    b: Floats  # (n_out, ranks)
+    Stacks of experts have stacks of these.
+    """
+
+    a: Floats  # (ranks, n_in) or (experts, ranks, n_in)
+    b: Floats  # (n_out, ranks) or (experts, n_out, ranks)
     adapters: NDArray[np.int64]  # (ranks,) numbers of adapters
 
 

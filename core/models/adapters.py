@@ -30,7 +30,8 @@ AdapterPath = str | Path | tuple[str | Path, float]  # with a scale; 1 if there 
 
 class Adapter(Struct, frozen=True):
     file: GgufFile
-    factors: Mapping[str, tuple[Floats, Floats]]  # by tensor: a (rank, n_in) and b (n_out, rank)
+    # By tensor: a (rank, n_in) and b (n_out, rank), or stacks of these.
+    factors: Mapping[str, tuple[Floats, Floats]]
     task_name: str
     prompt_prefix: str
 
@@ -90,9 +91,9 @@ class AdapterSet:
         if not found:
             return None
         return LowRank(
-            np.concatenate([a for _, a, _ in found]),
-            np.concatenate([b for *_, b in found], axis=1),
-            np.concatenate([np.full(len(a), i, np.int64) for i, a, _ in found]),
+            np.concatenate([a for _, a, _ in found], axis=-2),
+            np.concatenate([b for *_, b in found], axis=-1),
+            np.concatenate([np.full(a.shape[-2], i, np.int64) for i, a, _ in found]),
         )
 
     def _of(self, name: str) -> Iterable[tuple[int, Adapter]]:
@@ -125,10 +126,10 @@ class AdaptingPreparer:
 
     def _adapted(self, part: MatrixPart) -> MatrixPart:
         name, shape = part.tensor.name, part.tensor.shape
-        if name == _EMBEDDING or len(shape) != 2:
+        if name == _EMBEDDING or not _is_product(name, shape):
             return part
         found = self._adapters.low_rank(name)
-        if found is None or (len(found.b), found.a.shape[1]) != shape:
+        if found is None or _target(found.a.shape, found.b.shape) != shape:
             return part
         self.used.add(name)
         return replace(part, low_rank=found)
@@ -178,7 +179,7 @@ def _read_factors(
         low, high = a.floats(), b.floats()
         if not (np.isfinite(low).all() and np.isfinite(high).all()):
             raise ModelError(f"{file.label}: {name} has numbers that are not finite")
-        found[name] = low, high * np.float32(alpha / len(low) if alpha else 1.0)
+        found[name] = low, high * np.float32(alpha / low.shape[-2] if alpha else 1.0)
     if not found:
         raise ModelError(f"{file.label}: holds no tensors: it changes nothing")
     return found
@@ -193,16 +194,26 @@ def _check_shapes(
             f"{file.label}: changes the embedding of tokens ({name}), which is not supported; "
             "merge the adapter into the model first"
         )
-    if len(target) != 2:
+    if not _is_product(name, target):
         raise ModelError(
             f"{file.label}: changes {name}, a stack of matrices, which is not supported; merge the "
             "adapter into the model first"
         )
-    if len(a) != 2 or len(b) != 2 or a[0] != b[1] or (b[0], a[1]) != target:
+    if not len(a) == len(b) == len(target) or a[-2] != b[-1] or _target(a, b) != target:
         raise ModelError(
             f"{file.label}: {name} has factors of shapes {b} and {a}, and the model's matrix is "
             f"{target}: it was made for another model"
         )
+
+
+def _is_product(name: str, shape: tuple[int, ...]) -> bool:
+    """Of rows with a matrix, or with those of experts."""
+    return len(shape) == 2 or (len(shape) == 3 and name.endswith("_exps.weight"))
+
+
+def _target(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape of what such factors change."""
+    return *b[:-1], a[-1]
 
 
 def _is_of_head(name: str, n_layers: int) -> bool:

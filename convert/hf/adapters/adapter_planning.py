@@ -44,7 +44,7 @@ class PlannedAdapter(Struct, frozen=True):
 
     @property
     def rank(self) -> int:
-        return max(len(a) for a, _ in self.factors.values())
+        return max(int(a.shape[-2]) for a, _ in self.factors.values())
 
 
 def plan_adapter(adapter: PeftAdapter, base: ModelCheckpoint) -> PlannedAdapter:
@@ -90,8 +90,9 @@ def _stored_name(name: str, adapter: PeftAdapter, base: ModelCheckpoint) -> str:
 
 
 def _check_place(planned: OutputTensor, adapter: PeftAdapter) -> None:
-    is_plain = planned.change is Change.NONE and not planned.is_turned and len(planned.shape) == 2
-    if not is_plain or planned.name == "token_embd.weight":
+    is_plain = planned.change is Change.NONE and not planned.is_turned
+    is_matrix = len(planned.shape) == 2 or _has_own_experts(planned)
+    if not (is_plain and is_matrix) or planned.name == "token_embd.weight":
         what = "the embedding" if planned.name == "token_embd.weight" else "no plain matrix"
         raise ModelError(
             f"{adapter.label}: changes {printable(planned.source)}, which is {what} in a GGUF file "
@@ -99,37 +100,57 @@ def _check_place(planned: OutputTensor, adapter: PeftAdapter) -> None:
         )
 
 
+def _has_own_experts(planned: OutputTensor) -> bool:
+    """A stack of whole matrices, each a stored tensor."""
+    n, height = planned.shape[0], planned.shape[-2]
+    whole = all(len(part) == part.matrix.n_rows == height for part in planned.parts)
+    return len(planned.shape) == 3 and len(planned.parts) == n and whole and not planned.factors
+
+
 def _factors_of(
     planned: OutputTensor, found: dict[str, Factors], alpha: float, adapter: PeftAdapter
 ) -> tuple[Floats, Floats]:
     """Of a tensor whose rows may come from several matrices, one under the other: each has ranks of
-    its own."""
-    lows: list[Floats] = []
-    ranks = sum(_rank(part, found) for part in planned.parts)
-    high, row, rank = np.zeros((planned.shape[0], ranks), np.float32), 0, 0
-    for part in planned.parts:
+    its own. Experts have theirs beside each other."""
+    ranks = [_rank(part, found) for part in planned.parts]
+    stacked, total = len(planned.shape) == 3, sum(ranks)
+    n_ranks = max(ranks) if stacked else total
+    width = planned.shape[-1]
+    stack = planned.shape[:1] if stacked else ()
+    low = np.zeros((*stack, n_ranks, width), np.float32)
+    high = np.zeros((*planned.shape[:-1], n_ranks), np.float32)
+    row = rank = 0
+    for i, part in enumerate(planned.parts):
         each = found.get(part.matrix.tensor.name)
         if each is not None:
-            low, own = each.a.floats(), each.b.floats()
-            if own.shape[0] != part.matrix.n_rows or low.shape[1] != part.matrix.n_columns:
-                raise ModelError(
-                    f"{adapter.label}: {printable(part.matrix.tensor.name)} has factors of shapes "
-                    f"{own.shape} and {low.shape}, and the base model's matrix is "
-                    f"{part.matrix.tensor.shape}: it was made for another model"
-                )
-            lows.append(low if planned.columns is None else low[:, planned.columns])
-            scale = np.float32(each.scale * ranks / alpha)  # of what alpha / ranks stands for
-            high[row : row + len(part), rank : rank + each.rank] = own[_order(part)] * scale
+            a, b = _numbers(each, part, adapter)
+            a = a if planned.columns is None else a[:, planned.columns]
+            b = b[_order(part)] * np.float32(each.scale * n_ranks / alpha)
+            if stacked:
+                low[i, : each.rank], high[i, :, : each.rank] = a, b
+            else:
+                low[rank : rank + each.rank] = a
+                high[row : row + len(part), rank : rank + each.rank] = b
             rank += each.rank
         row += len(part)
     for factor in planned.factors:
         high *= np.broadcast_to(np.float32(factor), planned.shape[:1])[:, None]
-    low = np.concatenate(lows)
     if not (np.isfinite(low).all() and np.isfinite(high).all()):
         raise ModelError(
             f"{adapter.label}: {printable(planned.source)} has numbers that are not finite"
         )
     return low, high
+
+
+def _numbers(each: Factors, part: MatrixRows, adapter: PeftAdapter) -> tuple[Floats, Floats]:
+    a, b, matrix = each.a.floats(), each.b.floats(), part.matrix
+    if b.shape[0] != matrix.n_rows or a.shape[1] != matrix.n_columns:
+        raise ModelError(
+            f"{adapter.label}: {printable(matrix.tensor.name)} has factors of shapes {b.shape} and "
+            f"{a.shape}, and the base model's matrix is {matrix.tensor.shape}: it was made for "
+            "another model"
+        )
+    return a, b
 
 
 def _rank(part: MatrixRows, found: dict[str, Factors]) -> int:

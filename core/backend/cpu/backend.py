@@ -50,6 +50,7 @@ from .tile_matrix import (
     TileMatrix,
     adapter_bytes,
     count_bytes,
+    low_rank_of_experts,
     tile_bytes,
 )
 
@@ -117,9 +118,8 @@ class CpuBackend(Backend):
         self.prepared_bytes += n_bytes
         if self._store is not None and self._store.is_filled:
             self.mapped_bytes += n_bytes
-        low_rank = self._repacker.low_rank(parts)
-        self.prepared_bytes += low_rank.n_bytes if low_rank else 0
-        return CpuMatrix(made, low_rank)
+        self.prepared_bytes += sum(adapter_bytes(part, self.kernels.simd) for part in parts)
+        return CpuMatrix(made, self._repacker.low_rank(parts), low_rank_of_experts(parts))
 
     def _say_if_expanded(self, name: str, stored_bytes: int, tiles: TileMatrix) -> None:
         if tiles.form is not FORMATS.get(name) and name not in self._expanded:

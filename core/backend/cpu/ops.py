@@ -200,8 +200,8 @@ def matmul(
 ) -> FloatRows:
     out = add_to or FloatRows(r, w.n_out, a.row_set)
     column, adapters = 0, None if w.low_rank is None else r.adapters
-    if adapters is not None and not adapters.is_laid_out:
-        _lay_out_adapter_rows(r, adapters)
+    if adapters is not None:
+        lay_out_adapter_rows(r, adapters)
     for i, part in enumerate(w.parts):
         last = i == len(w.parts) - 1
         x = activations(a, part)
@@ -242,7 +242,10 @@ def _add_adapters(
         column += part.n_out
 
 
-def _lay_out_adapter_rows(r: Recording, adapters: AdapterRows) -> None:
+def lay_out_adapter_rows(r: Recording, adapters: AdapterRows) -> None:
+    """Once in a program, before they are first used."""
+    if adapters.is_laid_out:
+        return
     copies = adapters.rows.address, adapters.out_rows.address
     arguments = [r.inputs.address, adapters.scales.is_used.ctypes.data, *copies]
     r.add("adapter_rows", write_adapter_rows, arguments)

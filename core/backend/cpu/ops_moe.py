@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 
 from ..layers import Moe, SharedExpert
 from .formats.tile_format import ROWS
 from .inputs import SPARE_ROWS
+from .kernels.adapter_kernels import ExpertAdapterShape, write_expert_adapters
 from .kernels.moe_kernel import (
     CombineShape,
     ExpertWords,
@@ -22,7 +24,16 @@ from .kernels.moe_kernel import (
     write_spread,
 )
 from .kernels.tile import WIDTHS
-from .ops import activate, activations, add_tile_functions, gated, gated_ffn, matmul, name_of
+from .ops import (
+    activate,
+    activations,
+    add_tile_functions,
+    gated,
+    gated_ffn,
+    lay_out_adapter_rows,
+    matmul,
+    name_of,
+)
 from .program import FloatRows, PackedActivations, PairSet, Recording, Words
 from .tile_matrix import CpuMatrix, TileMatrix
 
@@ -38,8 +49,12 @@ def moe(
     experts, weights = _route(r, routed_by, m, shape)
     pairs = _sort(r, shape, experts)
     spread = _spread(r, a, pairs, m, weights)
-    inner = _activated(r, _expert_matmul(r, spread, m.gate_up, pairs), m, pairs)
+    chosen = ChosenExperts(pairs, experts, weights, m)
+    rows = _expert_matmul(r, spread, m.gate_up, pairs)
+    _add_expert_adapters(r, m.gate_up, a, rows, chosen)
+    inner = _activated(r, rows, m, pairs)
     routed = _expert_matmul(r, inner, m.down, pairs)
+    _add_expert_adapters(r, m.down, inner, routed, chosen)
     shared, gate = _shared(r, a, m.shared, m) if m.shared is not None else (None, None)
     out = add_to or FloatRows(r, m.down.n_out, a.row_set)
     ending = CombineShape(
@@ -121,6 +136,42 @@ def _expert_matmul(r: Recording, a: PackedActivations, w: CpuMatrix, pairs: Pair
         _expert_product(r, a, part, out, column, meet=i == len(w.parts) - 1)
         column += part.n_out
     return out
+
+
+class ChosenExperts(NamedTuple):
+    pairs: PairSet
+    experts: Words  # of each row, in order of rank
+    weights: Words
+    moe: Moe
+
+
+def _add_expert_adapters(
+    r: Recording, w: CpuMatrix, a: PackedActivations, out: FloatRows, chosen: ChosenExperts
+) -> None:
+    """To rows of pairs, what adapters add. `a`: rows that are not spread yet, or rows of pairs."""
+    if r.adapters is None or not any(w.of_experts):
+        return
+    lay_out_adapter_rows(r, r.adapters)
+    scales, of_pairs, column = r.adapters.scales, a.row_set is chosen.pairs, 0
+    for part, each in zip(w.parts, w.of_experts, strict=True):
+        if each is not None:
+            weighs = chosen.moe.weighs_inputs and not of_pairs
+            shape = ExpertAdapterShape(
+                chosen.moe.n_used, each.a.shape[1], part.n_in, part.n_out, of_pairs, weighs
+            )
+            r.add(
+                name_of("expert_adapters", shape),
+                partial(write_expert_adapters, s=shape),
+                [
+                    r.adapters.rows.address, chosen.pairs.address,
+                    chosen.experts.ctypes.data, chosen.weights.ctypes.data, r.inputs.address,
+                    a.float_address(), each.a.ctypes.data, each.b.ctypes.data,
+                    out.address + 4 * column, 4 * out.width,
+                    scales.table.ctypes.data, scales.table.shape[1], each.adapters.ctypes.data,
+                ],
+            )  # fmt: skip
+            r.held.append(each)
+        column += part.n_out
 
 
 def _expert_product(

@@ -62,16 +62,21 @@ class TileLowRank(Struct, frozen=True):
     b: tuple[TileMatrix | None, ...]  # of each part, with columns for its own ranks
     adapters: NDArray[np.int64]
 
-    @property
-    def n_bytes(self) -> int:
-        return self.a.nbytes + sum(each.n_bytes for each in self.b if each is not None)
+
+class ExpertLowRank(Struct, frozen=True):
+    """See `LowRank`: of one part of a stack of experts."""
+
+    a: Floats  # (experts, ranks, n_in)
+    b: Floats  # (experts, ranks, n_out)
+    adapters: NDArray[np.int64]
 
 
 class CpuMatrix(Struct, frozen=True):
     """Parts whose outputs lie side by side."""
 
     parts: tuple[TileMatrix, ...]
-    low_rank: TileLowRank | None = None
+    low_rank: TileLowRank | None = None  # of matrices
+    of_experts: tuple[ExpertLowRank | None, ...] = ()  # of each part of a stack; empty: of none
 
     @property
     def n_out(self) -> int:
@@ -94,13 +99,10 @@ class Repacker:
 
     def low_rank(self, parts: Sequence[MatrixPart]) -> TileLowRank | None:
         adding = [part.low_rank for part in parts if part.low_rank is not None]
-        if not adding:
+        if not adding or len(parts[0].tensor.shape) != 2:
             return None
-        a = np.concatenate([each.a for each in adding])
-        kept = aligned(a.nbytes).view(np.float32).reshape(a.shape)
-        kept[:] = a
         return TileLowRank(
-            kept,
+            _aligned(np.concatenate([each.a for each in adding])),
             tuple(self.repack(high) if (high := _high(part)) else None for part in parts),
             np.concatenate([each.adapters for each in adding]),
         )
@@ -145,6 +147,23 @@ def _call(function: Any, piece: Bytes, n_spans: int, quants: Bytes, scales: Byte
     function(words.ctypes.data, 0, 1)
 
 
+def low_rank_of_experts(parts: Sequence[MatrixPart]) -> tuple[ExpertLowRank | None, ...]:
+    if len(parts[0].tensor.shape) == 2 or all(part.low_rank is None for part in parts):
+        return ()
+    return tuple(
+        None
+        if (adding := part.low_rank) is None
+        else ExpertLowRank(_aligned(adding.a), _aligned(adding.b.swapaxes(1, 2)), adding.adapters)
+        for part in parts
+    )
+
+
+def _aligned(values: Floats) -> Floats:
+    kept = aligned(values.nbytes).view(np.float32).reshape(values.shape)
+    kept[:] = values
+    return kept
+
+
 def _high(part: MatrixPart) -> MatrixPart | None:
     """What adapters make of their inner rows, as float32: they are small."""
     adding, order = part.low_rank, part.row_order
@@ -155,8 +174,11 @@ def _high(part: MatrixPart) -> MatrixPart | None:
 
 def adapter_bytes(part: MatrixPart, simd: Simd) -> int:
     """What adapters of a matrix take beside it."""
-    high, adding = _high(part), part.low_rank
-    return 0 if high is None or adding is None else adding.a.nbytes + tile_bytes(high, simd)
+    adding = part.low_rank
+    if adding is None:
+        return 0
+    high = _high(part) if adding.b.ndim == 2 else None
+    return adding.a.nbytes + (adding.b.nbytes if high is None else tile_bytes(high, simd))
 
 
 def tile_bytes(part: MatrixPart, simd: Simd) -> int:

@@ -48,15 +48,23 @@ class ReferenceMatrix:
         """(T, H, n_in) to (T, H, n_out): a matrix for each head."""
         return torch.einsum("hoi,thi->tho", self.weight, a)
 
-    def product(self, a: Tensor, expert: int | None = None) -> Tensor:
+    def product(self, a: Tensor, expert: int | None = None, row: int = 0) -> Tensor:
+        """Of rows, or with an expert's matrix of one row; `row`: its number in the step."""
         bias = self.bias
         if expert is not None and bias is not None and bias.ndim > 1:
             bias = bias[expert]
         y = a @ (self.weight if expert is None else self.of_expert(expert)).T
-        scales = None if self._adapters is None else self._adapters.of(len(a))
-        if self._low_rank and scales is not None:
-            y = y + torch.cat([each.product(a, scales) for each in self._low_rank], dim=1)
+        if self._low_rank and self._adapters is not None:
+            y = y + self._adapted(self._adapters, a, expert, row)
         return y if bias is None else y + bias
+
+    def _adapted(
+        self, adapters: AdapterContext, a: Tensor, expert: int | None, row: int
+    ) -> Tensor | float:
+        scales = adapters.of(len(a)) if expert is None else adapters.of_row(row)
+        if scales is None:
+            return 0.0
+        return torch.cat([each.product(a, scales, expert) for each in self._low_rank], dim=-1)
 
 
 class AdapterContext:
@@ -79,6 +87,10 @@ class AdapterContext:
             return self._of_rows
         return self._of_out_rows
 
+    def of_row(self, row: int) -> Tensor | None:
+        """Of one of all rows."""
+        return None if self._of_rows is None else self._of_rows[row]
+
 
 class _FloatLowRank(NamedTuple):
     """See `LowRank`; without ranks where a part has no adapter."""
@@ -90,17 +102,18 @@ class _FloatLowRank(NamedTuple):
     @classmethod
     def of(cls, part: MatrixPart, device: torch.device, dtype: torch.dtype) -> _FloatLowRank:
         if part.low_rank is None:
-            n_out, n_in = part.tensor.shape
-            of_nothing = torch.zeros(0, n_in), torch.zeros(n_out, 0)
+            *stack, n_out, n_in = part.tensor.shape
+            of_nothing = torch.zeros(*stack, 0, n_in), torch.zeros(*stack, n_out, 0)
             a, b, adapters = *of_nothing, torch.zeros(0, dtype=torch.int64)
         else:
             rows = slice(None) if part.row_order is None else part.row_order
             a, adapters = (torch.from_numpy(x) for x in (part.low_rank.a, part.low_rank.adapters))
-            b = torch.from_numpy(np.ascontiguousarray(part.low_rank.b[rows]))
+            b = torch.from_numpy(np.ascontiguousarray(part.low_rank.b[..., rows, :]))
         return cls(a.to(device, dtype), b.to(device, dtype), adapters)
 
-    def product(self, x: Tensor, scales: Tensor) -> Tensor:
-        return (x @ self.a.T * scales[:, self.adapters].to(x)) @ self.b.T
+    def product(self, x: Tensor, scales: Tensor, expert: int | None) -> Tensor:
+        a, b = (self.a, self.b) if expert is None else (self.a[expert], self.b[expert])
+        return (x @ a.T * scales[..., self.adapters].to(x)) @ b.T
 
 
 def load_part(part: MatrixPart) -> Tensor:

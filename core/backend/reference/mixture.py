@@ -101,8 +101,8 @@ def one_after_the_other(a: Tensor, chosen: Tensor, weights: Tensor, moe: Moe) ->
     for t in range(len(a)):
         for expert, weight in zip(chosen[t].tolist(), weights[t], strict=True):
             x, weight = (a[t] * weight, 1.0) if moe.weighs_inputs else (a[t], weight)
-            inner = activated(moe.gate_up.product(x, expert), moe)
-            routed[t] += weight * moe.down.product(inner, expert)
+            inner = activated(moe.gate_up.product(x, expert, t), moe)
+            routed[t] += weight * moe.down.product(inner, expert, t)
     return routed
 
 

@@ -19,6 +19,7 @@ Tiny = Callable[..., TinyModel]
 FAMILIES = (
     "llama", "qwen2", "qwen3", "qwen35", "qwen3moe", "gemma3", "deepseek2",
     "granitehybrid-moe", "lfm2", "phi", "cohere2", "qwen2moe", "nemotron_h",
+    "gpt-oss", "llama4", "nemotron_h_moe", "qwen35moe",
 )  # fmt: skip
 SEVERAL = 24
 

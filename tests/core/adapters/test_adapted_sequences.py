@@ -34,17 +34,18 @@ PROMPT = random_tokens(40, seed=5, n_vocab=256) * 2
 GREEDY = SamplingParams(temperature=0.0)
 
 
-@pytest.fixture(scope="module", params=["cpu", "torch"])
+@pytest.fixture(scope="module", params=["cpu qwen35", "torch qwen35", "cpu qwen35moe"])
 def runtime(
     request: pytest.FixtureRequest, tiny: Tiny, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Runtime]:
-    """A hybrid with an MTP head; of two adapters, the first is followed if nothing else is said."""
-    path, folder = tiny("qwen35", mtp=True).path, tmp_path_factory.mktemp("adapters")
+    """Hybrids with an MTP head; of two adapters, the first is followed if nothing else is said."""
+    device, family = request.param.split()
+    path, folder = tiny(family, mtp=True).path, tmp_path_factory.mktemp("adapters")
     lora: list[AdapterPath] = [
         write_adapter(folder / "first.gguf", path),
         (write_adapter(folder / "second.gguf", path, rank=2, seed=1), 0.0),
     ]
-    with load_runtime(path, request.param, n_ctx=256, spec=SPEC, lora=lora) as loaded:
+    with load_runtime(path, device, n_ctx=256, spec=SPEC, lora=lora) as loaded:
         yield loaded
 
 

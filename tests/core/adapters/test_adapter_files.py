@@ -47,7 +47,7 @@ def test_keys(tiny: Tiny, tmp_path: Path, keys: dict[str, Any], why: str) -> Non
 
 @pytest.mark.parametrize("family", ["qwen3moe", "deepseek2", "llama"])
 def test_tensors_that_are_not_added_to(tiny: Tiny, tmp_path: Path, family: str) -> None:
-    """Stacks of experts, what attention has absorbed, and the embedding."""
+    """What attention has absorbed, and the embedding."""
     path = tiny(family).path
     with open_gguf(path) as file:
         names = [name for name in file.tensors if name.endswith(".weight")]

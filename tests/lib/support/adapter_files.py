@@ -23,10 +23,10 @@ def adaptable(file: GgufFile) -> list[str]:
     return [
         name
         for name, tensor in file.tensors.items()
-        if len(tensor.shape) == 2
+        if (len(tensor.shape) == 2 or "_exps" in name)
         and name.endswith(".weight")
         and not any(part in name for part in _NOT_ADAPTED)
-        and min(tensor.shape) > 8
+        and min(tensor.shape[-2:]) > 8
     ]
 
 
@@ -49,10 +49,10 @@ def write_adapter(
             writer.add_string(key, value)
         writer.add_float32("adapter.lora.alpha", alpha)
         for name in adaptable(file) if names is None else names:
-            n_out, n_in = file.tensors[name].shape[-2:]
+            *stack, n_out, n_in = file.tensors[name].shape
             size = SIZE * float(np.abs(file.tensors[name].floats()).mean()) / (alpha / rank)
-            a = random.standard_normal((rank, n_in)).astype(np.float32)
-            b = random.standard_normal((n_out, rank)).astype(np.float32) * np.float32(size)
+            a = random.standard_normal((*stack, rank, n_in)).astype(np.float32)
+            b = random.standard_normal((*stack, n_out, rank)).astype(np.float32) * np.float32(size)
             writer.add_tensor(f"{name}.lora_a", a)
             writer.add_tensor(f"{name}.lora_b", b)
     writer.write_header_to_file()
@@ -78,7 +78,7 @@ def _merged(tensor: Tensor, adapters: dict[Path, float]) -> TensorData:
             continue
         a, b = (np.array(found[f"{tensor.name}.lora_{x}"].data, np.float64) for x in "ab")
         alpha = gguf.GGUFReader(path).get_field("adapter.lora.alpha").contents()
-        weights, is_changed = weights + scale * alpha / len(a) * (b @ a), True
+        weights, is_changed = weights + scale * alpha / a.shape[-2] * (b @ a), True
     if not is_changed:
         return TensorData(tensor.name, tensor.shape, tensor.format, tensor.data.tobytes())
     data = weights.astype(np.float32).tobytes()

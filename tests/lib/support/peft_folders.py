@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 # What becomes a stack, is absorbed by attention, or is no matrix of a product.
-NOT_ADAPTED = ("embed", "experts", "kv_b_proj", "conv", "router", "A_log")
+NOT_ADAPTED = ("embed", "kv_b_proj", "conv", "router", "A_log")
 
 
 def matrices(folder: Path) -> dict[str, tuple[int, ...]]:

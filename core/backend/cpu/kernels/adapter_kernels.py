@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from msgspec import Struct
+
 from ..emit import F32, I64, LANES, Emitter, Value
 from .attention_shape import StepWords
 from .mathematics import F32X16
+from .moe_kernel import Sorted
 from .pack import RowSet
+from .row_kernels import each_vector
 
 _SUMS = 4  # that run side by side
 
@@ -57,6 +63,54 @@ def write_adapter_inner(e: Emitter, *, gathered: bool) -> None:
             scale = e.load(F32, own + adapter * 4)
             e.store(_dot(e, x, w[at.A] + rank * width, w[at.N_IN]) * scale, out + rank * 4)
     e.finish()
+
+
+class ExpertAdapterShape(Struct, frozen=True):
+    n_used: int  # experts of a row
+    n_ranks: int
+    n_in: int
+    n_out: int
+    of_pairs: bool  # inputs are rows of pairs (row, expert), not of rows
+    weighs: bool  # inputs of rows are multiplied by the weights of experts first
+
+
+def write_expert_adapters(e: Emitter, s: ExpertAdapterShape) -> None:
+    """out += (x @ a.T * scales) @ b, of each pair of a row and an expert of its. Arguments: row
+    set, table of pairs, experts, weights, step, x, a (expert, rank, input), b (expert, rank,
+    output), out and bytes from pair to pair, scales, number of adapters, adapters of ranks."""
+    arguments, part, parts = e.parameters
+    row_set, table, experts, weights, step, x, a, b, out, out_bytes, scales, n_adapters, of_rank = (
+        e.words(arguments, 13)
+    )
+    slots = e.load(I64, step + 8 * StepWords.SLOTS, 8)
+    sequence_of = e.load(I64, step + 8 * StepWords.SEQUENCE_OF, 8)
+    pair_of = e.load(I64, table + 8 * Sorted.PAIR_OF, 8)
+    n_pairs = e.load(I64, row_set + 8 * RowSet.COUNT, 8) * s.n_used
+    first, last = e.share(n_pairs, part, parts)
+    with e.range(first, last) as number:
+        row, pair = number // s.n_used, e.load(I64, pair_of + number * 8, 8)
+        expert = e.load(I64, experts + number * 8, 8)
+        own = scales + _slot_of(e, row, (step, slots, sequence_of), gathered=False) * n_adapters * 4
+        source = x + (pair if s.of_pairs else row) * (4 * s.n_in)
+        weight = e.load(F32, weights + number * 4)
+        target = out + pair * out_bytes
+        with e.range(0, s.n_ranks) as rank:
+            at = expert * s.n_ranks + rank
+            scale = e.load(F32, own + e.load(I64, of_rank + rank * 8, 8) * 4)
+            inner = _dot(e, source, a + at * (4 * s.n_in), e.index(s.n_in)) * scale
+            inner = inner * weight if s.weighs else inner
+            _add_times(e, target, b + at * (4 * s.n_out), inner, s.n_out)
+    e.finish()
+
+
+def _add_times(e: Emitter, target: Value, source: Value, factor: Value, width: int) -> None:
+    wide = e.splat(factor)
+
+    def add(at: Value, kind: Any, by: Value) -> None:
+        added = e.fma(e.load(kind, source + at), by, e.load(kind, target + at))
+        e.store(added, target + at)
+
+    each_vector(e, width, lambda at: add(at, F32X16, wide), lambda at: add(at, F32, factor))
 
 
 def _dot(e: Emitter, x: Value, a: Value, n: Value) -> Value:

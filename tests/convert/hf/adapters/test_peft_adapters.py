@@ -27,6 +27,7 @@ from nextn.core.gguf.reader import open_gguf
 FAMILIES = (
     "llama", "qwen3", "qwen35", "qwen3next", "gemma3", "glm4", "phi", "granitehybrid", "mamba2",
     "lfm2", "falcon-h1", "deepseek-v3", "kimi-linear", "bailingmoe2", "cohere2", "mimo2",
+    "deepseek-v2", "glm4-lite", "lfm2moe", "ernie4_5-moe",
 )  # fmt: skip
 
 
@@ -66,7 +67,7 @@ def test_what_it_adds_is_what_merging_adds(family: str, tmp_path: Path) -> None:
         plan.factors
     )
     for name, (a, b) in plan.factors.items():
-        added = alpha / len(a) * (b.astype(np.float64) @ a)
+        added = alpha / a.shape[-2] * (b.astype(np.float64) @ a)
         assert np.abs(plain[name] + added - merged[name]).max() < 1e-4, name
 
 
