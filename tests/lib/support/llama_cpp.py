@@ -11,6 +11,7 @@ import base64
 import json
 import urllib.request
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -87,6 +88,9 @@ class LlamaCpp:
         return self
 
     def __exit__(self, *_: object) -> None:
+        # Its loop answers this. A server that is ended before its loop has begun never ends.
+        with suppress(OSError), urllib.request.urlopen(f"{self.address}/slots", timeout=TIMEOUT_S):
+            pass
         del self._server  # its destructor joins llama.cpp's threads
 
     @property
