@@ -31,9 +31,7 @@ class AdapterOptions:
 
 
 @flag_group("Model")
-class ServedAdapterOptions:
-    lora: list[str] | None = LORA
-    lora_scaled: list[str] | None = LORA_SCALED
+class ServedAdapterOptions(AdapterOptions):
     lora_init_without_apply: bool = flag(
         "--lora-init-without-apply",
         "Adapters are loaded with scale 0: requests, or POST /lora-adapters, set scales.",
@@ -41,7 +39,7 @@ class ServedAdapterOptions:
 
     def files(self) -> list[tuple[Path, float]]:
         """With their scales."""
-        found = adapter_files(self.lora, self.lora_scaled)
+        found = AdapterOptions.files(self)  # a class with slots is made anew, so no super()
         return [(path, 0.0) for path, _ in found] if self.lora_init_without_apply else found
 
 

@@ -71,6 +71,9 @@ def bench_spec(  # noqa: PLR0913 - a group of flags each
     requests, peers = read_servers(servers), read_peers(servers)
     if versus.synth is not None and (requests.places or peers):
         raise typer.BadParameter("--synth is for drafts made here; leave --url and --peer out")
+    lora = adapters.files()
+    if lora and peers:
+        raise typer.BadParameter("a peer runs without LoRA adapters; leave --lora or --peer out")
     with flag_errors(flag_names):
         wanted = common_options(variants)
     with ExitStack() as ends:
@@ -81,7 +84,7 @@ def bench_spec(  # noqa: PLR0913 - a group of flags each
         model = choose_model(models, output)
         print_choice(models, model, output)
         runtime = ends.enter_context(
-            open_runtime(model, place, output, wanted, versus.drafts, lora=adapters.files())
+            open_runtime(model, place, output, wanted, versus.drafts, lora=lora)
         )
         prompts = pick_prompts(
             given, work, lambda: not is_bundled(model) and PromptRenderer(runtime).has_template

@@ -88,9 +88,7 @@ def generate(  # noqa: PLR0913 - groups of flags
     texts, chats = without_escapes(prompts, texts, chats)
     params = replaced(build_params(texts, sampling, results), shift=context.shift)
     speculation, changes = build_spec(spec, control), overrides.values()
-    check_audit(audit, speculation)
-    if audit.verify_lossless and params.shift is not None:
-        raise typer.BadParameter("--verify-lossless needs whole texts; leave --context-shift out")
+    check_audit(audit, speculation, params)
     check_mode(speculation, params)
     # All that can be checked before comes before.
     sees = projector.is_looked_for and bool(images.image)

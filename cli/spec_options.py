@@ -218,8 +218,12 @@ def build_spec(flags: SpecFlags, control: ControlFlags = FIXED) -> SpecOptions:
     return options
 
 
-def check_audit(audit: AuditFlags, options: SpecOptions) -> None:
-    if audit.verify_lossless and not is_lossless(options):
+def check_audit(audit: AuditFlags, options: SpecOptions, params: GenerateParams) -> None:
+    if not audit.verify_lossless:
+        return
+    if params.shift is not None:
+        raise typer.BadParameter("--verify-lossless needs whole texts; leave --context-shift out")
+    if not is_lossless(options):
         raise typer.BadParameter(
             "--verify-lossless is for --spec-accept match without synthetic acceptance: "
             "anything else is meant to change the text"

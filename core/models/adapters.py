@@ -5,7 +5,7 @@ A sequence follows each adapter by a scale of its own, so that several are serve
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -17,6 +17,7 @@ from ..backend.layers import Floats, Matrix, MatrixPart, Vector
 from ..backend.low_rank import LowRank
 from ..errors import ConfigError, ModelError
 from ..gguf.reader import GgufFile, open_gguf
+from ..gguf.tensors import Tensor
 from ..state.fingerprint import model_fingerprint
 
 if TYPE_CHECKING:
@@ -30,14 +31,20 @@ AdapterPath = str | Path | tuple[str | Path, float]  # with a scale; 1 if there 
 
 class Adapter(Struct, frozen=True):
     file: GgufFile
-    # By tensor: a (rank, n_in) and b (n_out, rank), or stacks of these.
-    factors: Mapping[str, tuple[Floats, Floats]]
+    names: frozenset[str]  # of the tensors that it changes
+    alpha: float
     task_name: str
     prompt_prefix: str
 
     @property
     def path(self) -> str:
         return str(self.file.path)
+
+    def factors(self, name: str) -> tuple[Floats, Floats]:
+        """a (rank, n_in) and b (n_out, rank), or stacks of these, read anew from the file."""
+        a, b = _pair(self.file, name)
+        scale = self.alpha / a.shape[-2] if self.alpha else 1.0
+        return a.floats(), b.floats() * np.float32(scale)
 
 
 class AdapterSet:
@@ -87,7 +94,9 @@ class AdapterSet:
 
     def low_rank(self, name: str) -> LowRank | None:
         """What all adapters add to a tensor."""
-        found = [(i, *each.factors[name]) for i, each in self._of(name)]
+        found = [
+            (i, *each.factors(name)) for i, each in enumerate(self.adapters) if name in each.names
+        ]
         if not found:
             return None
         return LowRank(
@@ -95,9 +104,6 @@ class AdapterSet:
             np.concatenate([b for *_, b in found], axis=-1),
             np.concatenate([np.full(a.shape[-2], i, np.int64) for i, a, _ in found]),
         )
-
-    def _of(self, name: str) -> Iterable[tuple[int, Adapter]]:
-        return ((i, each) for i, each in enumerate(self.adapters) if name in each.factors)
 
 
 class AdaptingPreparer:
@@ -116,7 +122,7 @@ class AdaptingPreparer:
     def check_used(self, model: GgufFile, n_layers: int) -> None:
         """A ModelError names a tensor that an adapter changes, and that no product reads."""
         for each in self._adapters.adapters:
-            for name in each.factors.keys() - self.used:
+            for name in each.names - self.used:
                 if not _is_of_head(name, n_layers):
                     raise ModelError(
                         f"{each.file.label}: changes {name}, which is no plain matrix of a product "
@@ -151,38 +157,38 @@ def open_adapter(path: str | Path, model: GgufFile) -> Adapter:
             f"{file.label}: begins behind an invocation (aLoRA), which is not supported; only "
             "adapters that hold for a whole text are"
         )
-    factors = _read_factors(file, model, meta.float("adapter.lora.alpha", 0.0, low=0.0, high=1e6))
+    names = frozenset(name.removesuffix(_A).removesuffix(_B) for name in file.tensors)
+    if not names:
+        raise ModelError(f"{file.label}: holds no tensors: it changes nothing")
+    for name in sorted(names):
+        _check_factors(file, model, name)
     return Adapter(
         file,
-        factors,
+        names,
+        meta.float("adapter.lora.alpha", 0.0, low=0.0, high=1e6),
         meta.str("adapter.lora.task_name", ""),
         meta.str("adapter.lora.prompt_prefix", ""),
     )
 
 
-def _read_factors(
-    file: GgufFile, model: GgufFile, alpha: float
-) -> dict[str, tuple[Floats, Floats]]:
-    found: dict[str, tuple[Floats, Floats]] = {}
-    names = dict.fromkeys(name.removesuffix(_A).removesuffix(_B) for name in file.tensors)
-    for name in names:
-        a, b = (file.tensors.get(f"{name}{end}") for end in (_A, _B))
-        if a is None or b is None:
-            raise ModelError(f"{file.label}: {name} has no {_B if b is None else _A}")
-        target = model.tensors.get(name)
-        if target is None:
-            raise ModelError(
-                f"{file.label}: changes {name}, which {model.label} does not have: it was made for "
-                "another model"
-            )
-        _check_shapes(file, name, (a.shape, b.shape, target.shape))
-        low, high = a.floats(), b.floats()
-        if not (np.isfinite(low).all() and np.isfinite(high).all()):
-            raise ModelError(f"{file.label}: {name} has numbers that are not finite")
-        found[name] = low, high * np.float32(alpha / low.shape[-2] if alpha else 1.0)
-    if not found:
-        raise ModelError(f"{file.label}: holds no tensors: it changes nothing")
-    return found
+def _check_factors(file: GgufFile, model: GgufFile, name: str) -> None:
+    a, b = _pair(file, name)
+    target = model.tensors.get(name)
+    if target is None:
+        raise ModelError(
+            f"{file.label}: changes {name}, which {model.label} does not have: it was made for "
+            "another model"
+        )
+    _check_shapes(file, name, (a.shape, b.shape, target.shape))
+    if not all(np.isfinite(each.floats()).all() for each in (a, b)):
+        raise ModelError(f"{file.label}: {name} has numbers that are not finite")
+
+
+def _pair(file: GgufFile, name: str) -> tuple[Tensor, Tensor]:
+    a, b = (file.tensors.get(f"{name}{end}") for end in (_A, _B))
+    if a is None or b is None:
+        raise ModelError(f"{file.label}: {name} has no {_B if b is None else _A}")
+    return a, b
 
 
 def _check_shapes(
@@ -199,7 +205,8 @@ def _check_shapes(
             f"{file.label}: changes {name}, a stack of matrices, which is not supported; merge the "
             "adapter into the model first"
         )
-    if not len(a) == len(b) == len(target) or a[-2] != b[-1] or _target(a, b) != target:
+    fits = len(a) == len(b) == len(target) and a[-2] == b[-1] > 0 and _target(a, b) == target
+    if not fits:
         raise ModelError(
             f"{file.label}: {name} has factors of shapes {b} and {a}, and the model's matrix is "
             f"{target}: it was made for another model"

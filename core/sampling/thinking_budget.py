@@ -7,6 +7,7 @@ grammar, and change nothing.
 
 from __future__ import annotations
 
+from codecs import utf_8_decode
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -129,10 +130,4 @@ class ThinkingBudget(Grammar):
 
 def _is_amid_character(data: bytes) -> bool:
     """Whether the last bytes are the beginning of one in UTF-8."""
-    for n in range(1, min(len(data), _LONGEST_CHARACTER - 1) + 1):
-        byte = data[-n]
-        if byte & 0xC0 == 0x80:
-            continue
-        needed = 2 if byte >> 5 == 0b110 else 3 if byte >> 4 == 0b1110 else 4
-        return byte >= 0xC0 and n < needed
-    return False
+    return utf_8_decode(data, "replace", False)[1] < len(data)

@@ -5,7 +5,16 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from .request_bodies import Body, CompletionBody, GenerationBody, NativeBody, SharedBody
+from .request_bodies import (
+    Body,
+    CompletionBody,
+    EmbeddingBody,
+    GenerationBody,
+    NativeBody,
+    OllamaEmbedBody,
+    RerankBody,
+    SharedBody,
+)
 
 _ONE_TEXT: Final = "n and a seed give several texts, of which the client picks"
 # What to use instead, and the values that ask for nothing, besides null and what is empty.
@@ -42,6 +51,8 @@ _REFUSED: Final[dict[str, tuple[str, tuple[object, ...]]]] = {
 
 def check_refused(kind: type[Body], given: dict[str, Any]) -> tuple[str, str] | None:
     """Returns the first field that cannot be followed, and what is wrong with it."""
+    if issubclass(kind, EmbeddingBody | OllamaEmbedBody | RerankBody) and _asks(given.get("lora")):
+        return "lora", "cannot change here: POST /lora-adapters sets the scales of such requests"
     if not issubclass(kind, SharedBody):
         return None
     for name, (instead, harmless) in _REFUSED.items():

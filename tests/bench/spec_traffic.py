@@ -27,7 +27,6 @@ from nextn.core.generation import GenerateParams
 from nextn.core.speculation.options import SpecOptions
 
 N_YESTERDAY, N_TODAY, N_ANSWER, N_DRAFT, N_CTX = 160, 16, 96, 3, 4096
-GENERAL = ("--tokens", "40000", "--steps", "400")
 OWN = ("--steps", "120")
 THREADS = ("--threads", "1", "--no-judge")
 # One user's code base: forms of a shop.
@@ -147,12 +146,11 @@ def configurations(folder: Path, general: Path) -> Iterator[Configuration]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path, help="where recordings and drafters go")
-    parser.add_argument("--general", type=Path, help="an EAGLE3 drafter of the bundled model")
+    parser.add_argument("--general", type=Path, required=True, help="EAGLE3 drafter of nano")
     options = parser.parse_args()
     os.environ |= {"SPEC_TOKEN_COUNTS": "0", "SPEC_DRAFTER_RESULTS": "0"}
     folder: Path = options.folder
     folder.mkdir(parents=True, exist_ok=True)
-    general = options.general or train(folder / "general-eagle3.gguf", *GENERAL)
     if not (folder / "day").exists():
         with served("-m", "nano", "--record", str(folder / "day"), "--record-all") as server:
             asyncio.run(send(server.port, requests(N_YESTERDAY, "yesterday")))
@@ -162,7 +160,7 @@ def main() -> None:
     write("| tokens a step | today, greedy | sampled | other code, greedy | sampled | accepted |\n")
     write("| --- | ---: | ---: | ---: | ---: | --- |\n")
     costs = write_costs(folder / "costs.json")
-    for each in configurations(folder, general):
+    for each in configurations(folder, options.general):
         write(row(each, costs, kinds) + "\n")
 
 

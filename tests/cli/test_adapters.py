@@ -62,6 +62,12 @@ def test_drafts_change_nothing(files: Files, capsys: Capture) -> None:
     assert written(capsys, files.model, *flags, "--verify-lossless") == none
 
 
+def test_a_peer_runs_without_any(files: Files, capsys: Capture) -> None:
+    words = ["-m", str(files.model), "--lora", str(files.first), "--peer", "xllamacpp"]
+    assert run(["bench-spec", *words]) == 2
+    assert "a peer runs without LoRA adapters" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("flags", "why"),
     [

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from huggingface_hub import constants
+from support.adapter_files import write_adapter
 from support.hub import hub_alone
 from support.routed import DRAFT
 from support.served import served
@@ -122,6 +123,25 @@ load-on-startup = 1
     without = plans(preset, tmp_path)
     assert settings(without["a"]).max_tokens == 20
     assert settings(without["b"]).max_tokens == 10
+
+
+def test_a_section_names_adapters(tmp_path: Path) -> None:
+    adapters = [tmp_path / "a.gguf", tmp_path / "b.gguf"]
+    for path in adapters:
+        write_adapter(path, nano.path())
+    preset = f"""
+[a]
+model = {nano.path()}
+lora = {adapters[0]}
+lora-scaled = {adapters[1]}:0.5
+"""
+    load_model = plans(preset, tmp_path)["a"].open()[1]
+    loaded = load_model(lambda *_: None)
+    try:
+        assert loaded.runtime.model.adapters is not None
+        assert loaded.runtime.model.adapters.scales == (1.0, 0.5)
+    finally:
+        loaded.runtime.close()
 
 
 def test_flags_of_the_whole_server_have_no_effect_in_a_section(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from fnmatch import fnmatchcase
+from glob import escape
 from typing import Any, Final
 
 from msgspec import Struct
@@ -18,7 +20,8 @@ from ...checkpoint.safetensors import read_tensors
 CONFIG: Final = "adapter_config.json"
 WEIGHTS: Final = "adapter_model.safetensors"
 _FACTOR: Final = re.compile(r"(?:base_model\.model\.)?(.+)\.lora_([AB])(?:\.[^.]+)?\.weight")
-_SIZES: Final = ("r", "lora_alpha")
+_SIZES: Final = {"r": "rank_pattern", "lora_alpha": "alpha_pattern"}
+_WORDS: Final = re.compile(r"[\w.\-]*")
 # Values that ask for nothing, of what changes more than products.
 _PLAIN: Final[Mapping[str, tuple[object, ...]]] = {
     "use_dora": (None, False),
@@ -122,9 +125,9 @@ def _factors(
 def _size(name: str, key: str, config: Mapping[str, Any], label: str) -> float:
     """Of a module: what a pattern says of it, else the one for all."""
     value = config.get(key)
-    patterns = config.get({"lora_alpha": "alpha_pattern", "r": "rank_pattern"}[key]) or {}
+    patterns = config.get(_SIZES[key]) or {}
     for pattern, own in patterns.items() if isinstance(patterns, Mapping) else ():
-        if name == pattern or name.endswith(f".{pattern}") or _matches(pattern, name):
+        if _matches(pattern, name, label):
             value = own
             break
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e6:
@@ -132,11 +135,16 @@ def _size(name: str, key: str, config: Mapping[str, Any], label: str) -> float:
     return float(value)
 
 
-def _matches(pattern: str, name: str) -> bool:
-    """As PEFT matches keys of patterns: a regular expression of the end of a name."""
-    if len(pattern) > 200:
-        return False
-    try:
-        return re.fullmatch(rf"(.*\.)?({pattern})$", name) is not None
-    except (re.error, RecursionError):
-        return False
+def _matches(pattern: str, name: str, label: str) -> bool:
+    """As PEFT matches keys of patterns: a regular expression of the end of a name. Only `^`, `$`,
+    `\\.` and `.*` are read: other expressions can take years."""
+    text = pattern.removesuffix("$").replace("\\.", ".")
+    starts = text.startswith("^")
+    pieces = text.removeprefix("^").split(".*")
+    if not all(_WORDS.fullmatch(piece) for piece in pieces):
+        raise ModelError(
+            f"{label}: {CONFIG}: the pattern {printable(pattern)} has more than names of modules, "
+            "`^`, `$` and `.*`; write the names out"
+        )
+    wanted = "*".join(map(escape, pieces))
+    return fnmatchcase(name, wanted) or (not starts and fnmatchcase(name, f"*.{wanted}"))

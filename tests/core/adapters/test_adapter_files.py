@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -71,8 +71,8 @@ def test_an_adapter_for_another_model(tiny: Tiny, tmp_path: Path) -> None:
         keys = {key: file.metadata.typed(key) for key in file.metadata}
         arrays = {name: tensor.floats() for name, tensor in file.tensors.items()}
 
-    def written(changes: dict[str, np.ndarray | None]) -> Path:
-        own = {k: v for k, v in (arrays | changes).items() if v is not None}
+    def written(changes: Mapping[str, np.ndarray | None]) -> Path:
+        own = {k: v for k, v in {**arrays, **changes}.items() if v is not None}
         float32 = find_format("F32")
         tensors = [TensorData(k, v.shape, float32, v.tobytes()) for k, v in own.items()]
         (tmp_path / "other.gguf").unlink(missing_ok=True)
@@ -91,6 +91,8 @@ def test_an_adapter_for_another_model(tiny: Tiny, tmp_path: Path) -> None:
     broken = arrays[second].copy()
     broken[0, 0] = np.nan
     assert "not finite" in refusal(path, written({second: broken}))
+    none = {first: arrays[first][:0], second: arrays[second][:, :0]}
+    assert "(0, 64)" in refusal(path, written(none))
     assert "changes nothing" in refusal(path, written(dict.fromkeys(arrays)))
 
 

@@ -82,6 +82,7 @@ def test_ollama(server: Server) -> None:
         ({"input": [1 << 30]}, "input has token id"),
         ({"input": "a", "encoding_format": "int8"}, "encoding_format"),
         ({"input": "a", "dimensions": 8}, "dimensions cannot be chosen"),
+        ({"input": "a", "lora": [{"id": 0, "scale": 0.5}]}, "POST /lora-adapters"),
         ({"input": "x " * 20000}, "exceeds the available context size"),
     ],
 )

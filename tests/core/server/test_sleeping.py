@@ -22,15 +22,15 @@ def sleeper() -> Server:
     return nano_server(n=2, sleep_s=0.2)
 
 
-def asleep(server: Server) -> bool:
+def is_sleeping(server: Server) -> bool:
     return server.worker.state == SLEEPING
 
 
 def wait_for_sleep(server: Server) -> None:
-    wait_until(lambda: asleep(server) and server.worker.loaded is None)
+    wait_until(lambda: is_sleeping(server) and server.worker.loaded is None)
 
 
-def test_asleep_and_awake_again() -> None:
+def test_sleeping_and_loading_again() -> None:
     with running(sleeper()) as server:
         first = server.post("/completion", **PROMPT)["content"]
         props, models = server.get("/props"), server.get("/v1/models")
@@ -49,26 +49,26 @@ def test_asleep_and_awake_again() -> None:
             assert "nextn:is_sleeping 1" in text
             assert "llamacpp:tokens_predicted_total 20" in text
             assert server.request("GET", "/")[0] == 200
-        assert asleep(server)
+        assert is_sleeping(server)
         with ThreadPoolExecutor(6) as pool:
             done = [pool.submit(server.post, "/completion", **PROMPT) for _ in range(6)]
             assert {each.result()["content"] for each in done} == {first}
         assert server.get("/props")["is_sleeping"] is False
         wait_for_sleep(server)
         assert server.post("/tokenize", content="x = 1")["tokens"]
-        assert not asleep(server)
+        assert not is_sleeping(server)
         wait_for_sleep(server)
         assert server.get("/slots")[1]["is_processing"] is False
 
 
-def test_a_request_while_it_falls_asleep() -> None:
+def test_a_request_as_it_begins_to_sleep() -> None:
     """The engine's thread reads in one go that the model is to leave, and that it is wanted."""
     with running(nano_server(n=2)) as server, ThreadPoolExecutor(1) as pool:
         worker, loop, may_go_on = server.worker, server.worker.loop, threading.Event()
         assert loop is not None
         blocked = worker.ask(lambda _engine: may_go_on.wait(60))
         loop.call_soon_threadsafe(worker.doze)
-        wait_until(lambda: asleep(server))
+        wait_until(lambda: is_sleeping(server))
         asked = pool.submit(server.post, "/completion", **PROMPT)
         wait_until(lambda: worker._commands.qsize() == 2)
         may_go_on.set()
@@ -76,7 +76,7 @@ def test_a_request_while_it_falls_asleep() -> None:
         assert asked.result(60)["tokens_predicted"] == 20
 
 
-def test_who_writes_long_does_not_fall_asleep() -> None:
+def test_a_server_that_generates_does_not_sleep() -> None:
     with running(sleeper()) as server:
         events = server.events("/completion", **PROMPT | {"n_predict": 3000, "ignore_eos": True})
         assert events[-1]["tokens_predicted"] == 3000
@@ -114,4 +114,4 @@ def test_by_default_it_stays_awake(server: Server) -> None:
     assert SETTINGS.sleep_s == 0
     for _ in range(3):
         server.serving._look_after(time.perf_counter() + 1e6)
-    assert not asleep(server)
+    assert not is_sleeping(server)

@@ -91,6 +91,8 @@ def test_spellings(spelling: str, tmp_path: Path) -> None:
         ({"use_rslora": True}, 6 / 3**0.5),
         ({"alpha_pattern": {"q_proj": 12}}, 2.0),
         ({"r": 9, "rank_pattern": {r".*": 3}}, 2.0),
+        ({"alpha_pattern": {r"^model\.layers\.0\..*q_proj$": 12, "^q_proj": 1}}, 2.0),
+        ({"alpha_pattern": {"layers.0.self_attn.q_proj": 12, "proj": 1}}, 2.0),
     ],
 )
 def test_scales(config: dict[str, Any], scale: float, tmp_path: Path) -> None:
@@ -114,6 +116,7 @@ def test_scales(config: dict[str, Any], scale: float, tmp_path: Path) -> None:
         ({"peft_type": "IA3"}, "peft_type"), ({"use_dora": True}, "use_dora"),
         ({"bias": "all"}, "bias"), ({"modules_to_save": ["lm_head"]}, "modules_to_save"),
         ({"fan_in_fan_out": True}, "fan_in_fan_out"), ({"r": 5}, "rank"), ({"r": None}, "r "),
+        ({"alpha_pattern": {"(.*.*.*)*x": 1}}, "has more than names"),
         ({"lora_alpha": -1}, "lora_alpha"), ({"lora_alpha": True}, "lora_alpha"),
     ],
 )  # fmt: skip
