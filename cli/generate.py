@@ -37,8 +37,7 @@ from .spec_options import (
     ControlFlags,
     SpecFlags,
     build_spec,
-    check_audit,
-    check_mode,
+    check_spec,
     warning_of,
 )
 from .summary import idle_lines, images_line, summary_lines
@@ -80,22 +79,20 @@ def generate(  # noqa: PLR0913 - groups of flags
 
     Without a prompt, on a terminal, a model with a chat template holds a conversation.
     The text goes to stdout, on a terminal after its prompt; progress and a summary to stderr.
-    Sampling values come from flags, else from what the model's file recommends, else from the
-    defaults shown here.
+    Sampling values come from flags, else from the model's file, else the defaults shown here.
     """
     output = voice.console()
     check_results(results, prompts, chats)
     texts, chats = without_escapes(prompts, texts, chats)
     params = replaced(build_params(texts, sampling, results), shift=context.shift)
-    speculation, changes = build_spec(spec, control), overrides.values()
-    check_audit(audit, speculation, params)
-    check_mode(speculation, params)
+    options, changes = build_spec(spec, control), overrides.values()
+    check_spec(audit, options, params)
     # All that can be checked before comes before.
     sees = projector.is_looked_for and bool(images.image)
     model = choose_model(models, output, spec, with_mmproj=sees)
     is_on_terminal = not prompts.is_given and sys.stdin.isatty()
-    chats_at_once = is_on_terminal and not chats.chat and has_conversations(model)
-    setup = read_chat(chats, is_wanted=chats.chat or chats_at_once)
+    is_chat = chats.chat or (is_on_terminal and has_conversations(model))
+    setup = read_chat(chats, is_wanted=is_chat)
     is_interactive = setup is not None and is_on_terminal
     if is_interactive:
         check_conversation(results, audit)
@@ -105,13 +102,10 @@ def generate(  # noqa: PLR0913 - groups of flags
     pictures = images.read(projector)
     drafts, lora = choose_drafts(spec, models, output), adapters.files()
     print_choice(models, model, output)
-    remark_on_flags(results, speculation, output)
+    remark_on_flags(results, options, output)
     if setup is not None:
         start_renderer()
-
-    with open_runtime(
-        model, place, output, speculation, drafts, projector, changes, lora
-    ) as runtime:
+    with open_runtime(model, place, output, options, drafts, projector, changes, lora) as runtime:
         params = with_file_defaults(params, runtime)
         conversation = None if setup is None else setup.start(runtime)
         printer = make_printer(results, output, runtime, model, conversation)

@@ -272,17 +272,10 @@ def build_settings(  # noqa: PLR0913 - groups of flags
     """The settings that the flags make; a wrong flag is a usage error."""
     from ..core.server.settings import ServerSettings
 
-    _check_listening(listen)
     with flag_errors():
         _check_folders(limits, cache)
         return ServerSettings(
-            hosts=_parts(listen.host),
-            api_keys=read_keys(listen),
-            is_open=listen.insecure,
-            allowed_hosts=tuple(name.lower() for name in _parts(listen.allowed_hosts)),
-            cors_origins=_parts(listen.cors_origins),
-            alias=_parts(listen.alias),
-            tags=_parts(listen.tags),
+            **_listening(listen),
             verbose=verbose,
             logs_texts=log.log_texts,
             with_metrics=limits.metrics,
@@ -294,7 +287,6 @@ def build_settings(  # noqa: PLR0913 - groups of flags
             ignore_eos=rules.ignore_eos,
             grammar=read_grammar(rules),
             json_schema=read_schema(rules),
-            api_prefix=listen.api_prefix.rstrip("/"),
             max_tokens=None if limits.predict < 0 else limits.predict,
             shifts_context=context.context_shift,
             n_keep=context.keep,
@@ -317,9 +309,24 @@ def build_settings(  # noqa: PLR0913 - groups of flags
             reasoning_message=unescaped(templates.reasoning_budget_message or ""),
             pooling=vectors.pooling,
             embd_normalize=vectors.embd_normalize,
-            ssl_key=_path(listen.ssl_key_file),
-            ssl_cert=_path(listen.ssl_cert_file),
         )
+
+
+def _listening(listen: ListenOptions) -> dict[str, Any]:
+    """Who may ask, and where."""
+    _check_listening(listen)
+    return {
+        "hosts": _parts(listen.host),
+        "api_keys": read_keys(listen),
+        "is_open": listen.insecure,
+        "allowed_hosts": tuple(name.lower() for name in _parts(listen.allowed_hosts)),
+        "cors_origins": _parts(listen.cors_origins),
+        "alias": _parts(listen.alias),
+        "tags": _parts(listen.tags),
+        "api_prefix": listen.api_prefix.rstrip("/"),
+        "ssl_key": _path(listen.ssl_key_file),
+        "ssl_cert": _path(listen.ssl_cert_file),
+    }
 
 
 def _check_listening(listen: ListenOptions) -> None:

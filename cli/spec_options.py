@@ -218,7 +218,13 @@ def build_spec(flags: SpecFlags, control: ControlFlags = FIXED) -> SpecOptions:
     return options
 
 
-def check_audit(audit: AuditFlags, options: SpecOptions, params: GenerateParams) -> None:
+def check_spec(audit: AuditFlags, options: SpecOptions, params: GenerateParams) -> None:
+    """Refuse what excludes each other, or the text's other parameters."""
+    _check_audit(audit, options, params)
+    _check_acceptance(options, params)
+
+
+def _check_audit(audit: AuditFlags, options: SpecOptions, params: GenerateParams) -> None:
     if not audit.verify_lossless:
         return
     if params.shift is not None:
@@ -230,8 +236,7 @@ def check_audit(audit: AuditFlags, options: SpecOptions, params: GenerateParams)
         )
 
 
-def check_mode(options: SpecOptions, params: GenerateParams) -> None:
-    """Refuse acceptance rules that do not work with these parameters."""
+def _check_acceptance(options: SpecOptions, params: GenerateParams) -> None:
     if options.types == (NONE,):
         return
     if options.is_synthetic and params.is_restricted:

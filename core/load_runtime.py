@@ -92,19 +92,25 @@ def load_runtime(  # noqa: PLR0913 - keyword options of the user
             raise
 
     if len(devices) > 1:
-        if repack_cache:
-            raise ConfigError(f"--repack-cache is for --device cpu, not {device}")
-        check_devices(devices)
-        runtime = load(open_ranks(devices, kv_types, device))
+        runtime = load(_open_several(device, devices, kv_types, repack_cache=repack_cache))
     else:
-        n = usable_threads(threads)
-        backend = create_backend(device, n, kv_types, repack_cache=repack_cache)
+        n_threads = usable_threads(threads)
+        backend = create_backend(device, n_threads, kv_types, repack_cache=repack_cache)
         try:
             runtime = load(backend)
         except OneIsTooSmallError as error:
             runtime = on_several(error, kv_types, load)
     runtime.stats.load_ms = runtime.load_ms = 1000 * (time.perf_counter() - start)
     return runtime
+
+
+def _open_several(
+    name: str, devices: list[str], kv_types: KvTypes, *, repack_cache: bool
+) -> Backend:
+    if repack_cache:
+        raise ConfigError(f"--repack-cache is for --device cpu, not {name}")
+    check_devices(devices)
+    return open_ranks(devices, kv_types, name)
 
 
 def _load(

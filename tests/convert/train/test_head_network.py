@@ -72,7 +72,7 @@ def with_head(family: str, tiny: Tiny, folder: Path) -> Path:
 
 @pytest.mark.parametrize("family", COVERED)
 def test_logits_are_those_of_the_runtime(family: str, tiny: Tiny, tmp_path: Path) -> None:
-    compare(with_head(family, tiny, tmp_path), tmp_path / "head.gguf")
+    assert_same_logits(with_head(family, tiny, tmp_path), tmp_path / "head.gguf")
 
 
 def test_a_head_with_an_embedding_and_a_matrix_of_its_own(tiny: Tiny, tmp_path: Path) -> None:
@@ -85,7 +85,7 @@ def test_a_head_with_an_embedding_and_a_matrix_of_its_own(tiny: Tiny, tmp_path: 
         ]
         tensors = [*file.tensors.values(), *(part.tensor for part in own)]
         write_gguf(path, file.metadata, map(TensorData.of, tensors))
-    compare(path, tmp_path / "head.gguf")
+    assert_same_logits(path, tmp_path / "head.gguf")
     with plain(path) as runtime:
         kind = MtpKind(runtime, None)
         target = TrainingTarget(runtime, None, kind.layers)
@@ -97,7 +97,7 @@ def test_a_head_with_an_embedding_and_a_matrix_of_its_own(tiny: Tiny, tmp_path: 
             assert np.array_equal(file.tensors[part.tensor.name].data, part.tensor.data)
 
 
-def compare(path: Path, head: Path) -> None:
+def assert_same_logits(path: Path, head: Path) -> None:
     """The network that training begins with, and the runtime's."""
     with open_gguf(path) as file:
         extract(file, OutputFile(head))
