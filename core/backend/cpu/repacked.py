@@ -41,6 +41,9 @@ Report = Callable[[str, float], None]
 Matrices = Sequence[Sequence[MatrixPart]]
 
 WRITING = "writing repacked weights"
+LAYOUT_SOURCES = (
+    "tile_matrix.py", "memory.py", "emit.py", "formats/*.py", "kernels/repack_kernel.py",
+)  # fmt: skip
 ENTRY, NOTE = ".tiles", ".file"
 MAGIC = b"spec tiles 1\n"
 HEADER_BYTES = 4096  # a page: what follows can be mapped
@@ -194,8 +197,7 @@ def _plan(matrices: Matrices) -> str:
 def _layout() -> str:
     """All sources that decide how tiles look."""
     here, gguf = Path(__file__).parent, Path(__file__).parents[2] / "gguf"
-    names = ("matrix.py", "memory.py", "emit.py", "formats/*.py", "kernels/repack.py")
-    paths = [path for name in names for path in sorted(here.glob(name))]
+    paths = [path for name in LAYOUT_SOURCES for path in sorted(here.glob(name))]
     digest = hashlib.sha256()
     for path in (*paths, *sorted(gguf.glob("*.py"))):
         digest.update(path.read_bytes())

@@ -230,6 +230,12 @@ def test_a_file_that_changes_while_it_is_repacked(
     assert names(folder, ENTRY) == []
 
 
+@pytest.mark.parametrize("pattern", repacked.LAYOUT_SOURCES)
+def test_every_source_of_the_layout_is_there(pattern: str) -> None:
+    """Or tiles of an earlier layout would be taken for those of today."""
+    assert list(Path(repacked.__file__).parent.glob(pattern))
+
+
 def test_what_is_old_goes(folder: Path, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The entry of another version, and what a killed process left; nobody else's."""
     logits(model)
