@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import cache, partial
 
 import numpy as np
+from msgspec import Struct
 from msgspec.structs import replace
 
 from ...errors import ConfigError
@@ -98,9 +99,11 @@ def norm(r: Recording, x: FloatRows, n: Norm) -> PackedActivations:
     words = r.add(
         name_of("norm", shape),
         lambda e: write_norm(e, shape),
-        [x.row_set.address, 0, 0, x.address, *norm_words(n)],
+        [x.row_set.address, 0, 0, 0, x.address, *norm_words(n)],
     )
-    return PackedActivations(r, x.width, x.row_set, producer=words, words=(1, 2), made_of=x)
+    return PackedActivations(
+        r, x.width, x.row_set, producer=words, words=(1, 2), split_word=3, made_of=x
+    )
 
 
 def norms(r: Recording, inputs: list[tuple[FloatRows, Norm]]) -> PackedActivations:
@@ -204,7 +207,7 @@ def matmul(
         lay_out_adapter_rows(r, adapters)
     for i, part in enumerate(w.parts):
         last = i == len(w.parts) - 1
-        x = activations(a, part)
+        x = activations(a, part, wants_split=part.splits_blocks)
         add = add_to is not None
         # The inner products of adapters read the same, and meet behind both.
         _product_of(r, a.row_set, x, part, out, column, add=add, meet=last and adapters is None)
@@ -236,7 +239,7 @@ def _add_adapters(
     column, rank, last = 0, 0, max(i for i, b in enumerate(low.b) if b is not None)
     for i, (part, b) in enumerate(zip(w.parts, low.b, strict=True)):
         if b is not None:
-            x = inner.address + 4 * rank, 4 * n_ranks, 4 * n_ranks
+            x = Activations(inner.address + 4 * rank, 4 * n_ranks, 4 * n_ranks)
             _product_of(r, row_set, x, b, out, column, add=True, meet=i == last)
             rank += b.n_in
         column += part.n_out
@@ -253,17 +256,33 @@ def lay_out_adapter_rows(r: Recording, adapters: AdapterRows) -> None:
     adapters.is_laid_out = True
 
 
-def activations(a: PackedActivations, part: TileMatrix) -> tuple[int, int, int]:
-    """Where a product finds its activations: address, bytes from row to row, float stride."""
+class Activations(Struct, frozen=True):
+    """Where a product finds its activations."""
+
+    address: int
+    row_bytes: int
+    stride: int  # of floats, in bytes
+    is_split: bool = False  # see `Record.SECOND_SCALE`
+
+    @property
+    def words(self) -> tuple[int, int, int]:
+        return self.address, self.row_bytes, self.stride
+
+
+def activations(
+    a: PackedActivations, part: TileMatrix, *, wants_split: bool = False
+) -> Activations:
+    """As the matrix takes them. The first product that reads records decides what they are."""
     if part.form.is_float:
-        return a.float_address(), 4 * a.width, 4 * a.width
-    return a.record_address(), a.width // Record.BLOCK * Record.SIZE, 0
+        return Activations(a.float_address(), 4 * a.width, 4 * a.width)
+    address = a.record_address(wants_split=wants_split)
+    return Activations(address, a.width // Record.BLOCK * Record.SIZE, 0, a.is_split)
 
 
 def _product_of(
     r: Recording,
     row_set: RowSetLike,
-    x: tuple[int, int, int],
+    x: Activations,
     part: TileMatrix,
     out: FloatRows,
     column: int,
@@ -271,7 +290,6 @@ def _product_of(
     add: bool,
     meet: bool,
 ) -> None:
-    """`x`: see `activations`."""
     bias = 0 if part.bias is None else part.bias.ctypes.data
     words = r.add(
         "product",
@@ -280,15 +298,17 @@ def _product_of(
             row_set.address, part.n_tiles,
             part.quants.ctypes.data, part.quants.shape[1],
             part.scales.ctypes.data, part.scales.shape[1], part.n_spans,
-            *x, out.address + 4 * column, 4 * out.width,
+            *x.words, out.address + 4 * column, 4 * out.width,
             part.n_out, bias, int(add), *[0] * len(WIDTHS),
         ],
         meet=meet,
     )  # fmt: skip
-    add_tile_functions(r, words, ProductWords.FUNCTIONS, part)
+    add_tile_functions(r, words, ProductWords.FUNCTIONS, part, is_split=x.is_split)
 
 
-def add_tile_functions(r: Recording, words: Words, first: int, part: TileMatrix) -> None:
+def add_tile_functions(
+    r: Recording, words: Words, first: int, part: TileMatrix, *, is_split: bool = False
+) -> None:
     form = part.form
     r.held.append(part)  # the program reads it for as long as it runs
     for i, width in enumerate(WIDTHS):
@@ -296,8 +316,9 @@ def add_tile_functions(r: Recording, words: Words, first: int, part: TileMatrix)
         if isinstance(form, _Floats):
             write = partial(write_float_tile, form=form, m=width)
         else:
-            write = partial(write_tile, form=form, m=width)
-        r.function(words, first + i, name_of("tile", form.name, width), write, TILE)
+            write = partial(write_tile, form=form, m=width, is_split=is_split)
+        name = name_of("tile", form.name, width, *["split"] * is_split)
+        r.function(words, first + i, name, write, TILE)
 
 
 def gated_ffn(
@@ -311,12 +332,12 @@ def gated_ffn(
     width = gate_up.n_out // 2
     arguments = [a.row_set.address, 0, 0]
     for part in gate_up.parts:
-        x, x_row, x_stride = activations(a, part)
+        x = activations(a, part)
         bias = 0 if part.bias is None else part.bias.ctypes.data
         arguments += [
             part.quants.ctypes.data, part.quants.shape[1],
             part.scales.ctypes.data, part.scales.shape[1], part.n_spans,
-            x, x_row, x_stride, bias, *[0] * len(WIDTHS),
+            *x.words, bias, *[0] * len(WIDTHS),
         ]  # fmt: skip
     words = r.add(
         name_of("gated_product", width, gate),
@@ -325,7 +346,7 @@ def gated_ffn(
     )
     for i, part in enumerate(gate_up.parts):
         first = GatedWords.SIDES + i * SideWords.COUNT + SideWords.FUNCTIONS
-        add_tile_functions(r, words, first, part)
+        add_tile_functions(r, words, first, part, is_split=a.is_split)
     at = (GatedWords.OUT, GatedWords.RECORDS)
     return PackedActivations(r, width, a.row_set, producer=words, words=at, made_of=a)
 

@@ -49,7 +49,7 @@ def _head_product(
             f"latent attention with heads of {stride} elements and {part.form.name} matrices per "
             "head cannot be run on the CPU; convert attn_k_b and attn_v_b to F16"
         )
-    x, x_row, x_stride = activations(a, part)
+    x = activations(a, part)
     in_blocks = stride // Record.BLOCK * Record.SIZE
     tile, tile_scale = part.quants.shape[1], part.scales.shape[1]
     words = r.add(
@@ -59,8 +59,8 @@ def _head_product(
             a.row_set.address, part.n_expert, part.n_tiles,
             part.quants.ctypes.data, part.n_tiles * tile, tile,
             part.scales.ctypes.data, part.n_tiles * tile_scale, tile_scale, part.n_spans,
-            x, x_row, x_stride, 4 * stride if is_float else 0, 0 if is_float else in_blocks,
+            *x.words, 4 * stride if is_float else 0, 0 if is_float else in_blocks,
             out.address, 4 * out.width, 4 * out_stride, part.n_out, *[0] * len(WIDTHS),
         ],
     )  # fmt: skip
-    add_tile_functions(r, words, HeadWords.FUNCTIONS, part)
+    add_tile_functions(r, words, HeadWords.FUNCTIONS, part, is_split=x.is_split)

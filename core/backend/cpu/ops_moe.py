@@ -118,9 +118,10 @@ def _spread(
         if packed:
             out.producer, out.words = np.zeros(1, np.int64), (0, 0)  # filled here, by no entry
             source, target = a.record_address(), out.record_address()
+            out.is_split = a.is_split
         else:
             source, target = a.float_address(), out.float_address()
-        shape = SpreadShape(a.width, packed, m.n_used, m.weighs_inputs)
+        shape = SpreadShape(a.width, packed, a.is_split, m.n_used, m.weighs_inputs)
         r.add(
             name_of("spread", shape),
             partial(write_spread, s=shape),
@@ -177,7 +178,7 @@ def _add_expert_adapters(
 def _expert_product(
     r: Recording, a: PackedActivations, part: TileMatrix, out: FloatRows, column: int, *, meet: bool
 ) -> None:
-    x, x_row, x_stride = activations(a, part)
+    x = activations(a, part)
     tile, tile_scale = part.quants.shape[1], part.scales.shape[1]
     tiles = part.n_tiles
     bias, bias_bytes = 0, 0
@@ -189,12 +190,12 @@ def _expert_product(
         [
             a.row_set.address, tiles, part.quants.ctypes.data, tiles * tile, tile,
             part.scales.ctypes.data, tiles * tile_scale, tile_scale, part.n_spans,
-            x, x_row, x_stride, out.address + 4 * column, 4 * out.width, part.n_out,
+            *x.words, out.address + 4 * column, 4 * out.width, part.n_out,
             bias, bias_bytes, *[0] * len(WIDTHS),
         ],
         meet=meet,
     )  # fmt: skip
-    add_tile_functions(r, words, ExpertWords.FUNCTIONS, part)
+    add_tile_functions(r, words, ExpertWords.FUNCTIONS, part, is_split=x.is_split)
 
 
 def _activated(r: Recording, rows: FloatRows, m: Moe, pairs: PairSet) -> PackedActivations:

@@ -47,8 +47,10 @@ class PackedActivations:
     """Activations for a product, as floats, as records, or both: whatever consumers read.
 
     The producer's argument words `rows_word` and `records_word` are filled in at the first use;
-    a producer that cannot write records is followed by a packing entry. `made_of` is what the
-    producer reads: it must not get the same buffers, so they are not given back before these.
+    a producer that cannot write records is followed by a packing entry. Word `split_word` says
+    whether records have a scale for each half of a block, where the producer can write such.
+    `made_of` is what the producer reads: it must not get the same buffers, so they are not given
+    back before these.
     """
 
     def __init__(
@@ -60,12 +62,15 @@ class PackedActivations:
         rows: FloatRows | None = None,
         producer: Words | None = None,
         words: tuple[int, int] | None = None,
+        split_word: int | None = None,
         made_of: object = None,
     ) -> None:
         self.recording, self.width, self.row_set = recording, width, row_set
         self.made_of = made_of
         self.rows, self.producer, self.words = rows, producer, words
+        self.split_word = split_word
         self.records: Buffer | None = None
+        self.is_split = False
 
     def float_address(self) -> int:
         return self.float_rows().address
@@ -78,17 +83,22 @@ class PackedActivations:
             self.producer[self.words[0]] = self.rows.address
         return self.rows
 
-    def record_address(self) -> int:
+    def record_address(self, *, wants_split: bool = False) -> int:
         if self.records is None:
+            can_split = self.producer is None or self.split_word is not None
+            self.is_split = wants_split and can_split
             n_bytes = self.width // Record.BLOCK * Record.SIZE
             capacity = row_set_capacity(self.recording, self.row_set)
             self.records = Buffer(self.recording.record_pool, n_bytes * capacity)
             if self.producer is not None and self.words is not None:
                 self.producer[self.words[1]] = self.records.address
+                if self.split_word is not None:
+                    self.producer[self.split_word] = int(self.is_split)
             else:
+                split = self.is_split
                 self.recording.add(
-                    f"pack_{self.width}",
-                    lambda e: write_pack(e, self.width),
+                    f"pack_{self.width}{'_split' if split else ''}",
+                    lambda e: write_pack(e, self.width, split=split),
                     [self.row_set.address, self.float_address(), self.records.address],
                 )
         return self.records.address

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import re
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
@@ -19,6 +20,10 @@ from .machine_code import Kernels
 from .memory import Arena, Bytes, aligned, padded
 from .simd import Simd
 
+# Matrices that lose most by int8 activations, for the little that they take of a model's time: with
+# one scale for 32 values, queries, keys and values cost SmolLM2 as much as all others together
+# (docs/experiments.md).
+SENSITIVE = re.compile(r"attn_[qkv]\.weight|^output\.weight|^token_embd\.weight")
 PIECE_BYTES = 1 << 20  # of the file, reordered at a time: stays in the second-level cache
 
 
@@ -32,6 +37,7 @@ class TileMatrix(Struct, frozen=True):
     quants: Bytes  # (experts * tiles, bytes of a tile)
     scales: Bytes
     bias: Floats | None  # of each expert, padded to whole tiles
+    splits_blocks: bool = False  # asks for activations with two scales a block
 
     @property
     def n_tiles(self) -> int:
@@ -199,7 +205,8 @@ def _carve(part: MatrixPart, store: Store, simd: Simd) -> TileMatrix:
     *stack, n_out, n_in = part.tensor.shape
     form, bias = find_tile_format(part.tensor.format.name, simd), _padded_bias(part)
     quants, scales = (store.take(n * width).reshape(n, width) for n, width in _sizes(part, form))
-    return TileMatrix(form, stack[0] if stack else 1, n_out, n_in, quants, scales, bias)
+    splits = not simd.weighs_pairs and bool(SENSITIVE.search(part.tensor.name))
+    return TileMatrix(form, stack[0] if stack else 1, n_out, n_in, quants, scales, bias, splits)
 
 
 def _piece(blocks: Bytes, first: int, last: int, order: NDArray[np.intp] | None) -> Bytes:

@@ -32,6 +32,25 @@ def pack(x: NDArray[np.float32], simd: Simd) -> tuple[NDArray[np.uint8], Floats]
     return records, (value * unit[..., None].astype(np.float64)).reshape(x.shape)
 
 
+def pack_split(x: NDArray[np.float32]) -> tuple[NDArray[np.uint8], Floats]:
+    """As `pack`, with a scale for each half of a block."""
+    blocks = x.reshape(len(x), -1, 2, Record.BLOCK // 2)
+    unit = (np.abs(blocks).max(-1) / 127).astype(np.float32)
+    q = np.rint(blocks / unit[..., None]).astype(np.int32)
+    records = np.zeros((blocks.shape[1], len(x), Record.SIZE), np.uint8)
+    records[..., : Record.BLOCK].view(np.int8)[:] = q.reshape(len(x), -1, Record.BLOCK).swapaxes(
+        0, 1
+    )
+    floats, ints = records.view(np.float32), records.view(np.int32)
+    sums = q.sum(-1)
+    floats[..., Record.MINIMUM // 4] = -(unit * sums).sum(-1).T
+    for half, at in enumerate((Record.SCALE, Record.SECOND_SCALE)):
+        floats[..., at // 4] = unit[..., half].T
+        floats[..., Record.HALF_MINIMA[half] // 4] = -(unit * sums)[..., half].T
+        ints[..., Record.HALF_SUMS[half] // 4] = -Record.HALF_ZERO * sums[..., half].T
+    return records, (q * unit[..., None].astype(np.float64)).reshape(x.shape)
+
+
 def unpack(records: NDArray[np.uint8], simd: Simd) -> tuple[Floats, Floats]:
     """Values (..., 32) of records (..., 64), and what one step of each is worth."""
     q = records[..., : Record.BLOCK].view(np.int8).astype(np.int64)

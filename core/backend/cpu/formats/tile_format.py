@@ -48,6 +48,9 @@ class Record:
     Where the instruction set weighs pairs, the elements with numbers 0 and 1 (mod 4) have a weight
     of their own, and 2 and 3 another: small integers, so that both kinds use all of int8. What is
     called a value below is then a byte times its weight.
+
+    Elsewhere a record may have two scales (`SECOND_SCALE`), for products that ask for them; sums of
+    the whole block are not in it then.
     """
 
     SIZE = 64
@@ -56,6 +59,7 @@ class Record:
     MINIMUM = 36  # float32: -scale * sum(values), meets the minima of a format
     SUMS: ClassVar[dict[int, int]] = {128: 40, 8: 44}  # int32: -zero * sum(values), by zero point
     WEIGHTS = 40  # int16 twice, in place of the first of these: see `Simd.weighs_pairs`
+    SECOND_SCALE = 40  # float32, likewise, where the last 16 values have a scale of their own
     HALF_SUMS = (48, 52)  # int32: -HALF_ZERO * sum of the first and second 16 values
     HALF_MINIMA = (56, 60)  # float32: as MINIMUM, of the first and second 16 values
     HALF_ZERO = 32

@@ -198,6 +198,7 @@ def group_size(e: Emitter, left: Value) -> Value:
 class SpreadShape(Struct, frozen=True):
     width: int
     packed: bool
+    is_split: bool  # see `Record.SECOND_SCALE`
     n_used: int
     weighs: bool  # each copy is multiplied by the weight of its pair
 
@@ -209,6 +210,7 @@ def write_spread(e: Emitter, s: SpreadShape) -> None:
     row_set, table, source, target, weights = e.words(arguments, 5)
     pair_of = e.load(I64, table + 8 * Sorted.PAIR_OF, 8)
     row_bytes, n_blocks = 4 * s.width, s.width // Record.BLOCK
+    weighed = (*Record.FLOATS, *[Record.SECOND_SCALE] * s.is_split) if s.weighs else ()
     first, last = e.share(e.load(I64, table, 8), part, parts)
     with e.range(first, last) as number:
         row, pair = number // s.n_used, e.load(I64, pair_of + number * 8, 8)
@@ -224,7 +226,7 @@ def write_spread(e: Emitter, s: SpreadShape) -> None:
             with e.range(0, n_blocks) as block:
                 to_at = target + to_start + block * to_stride
                 copy_floats(e, source + start + block * stride, to_at, Record.SIZE // 4)
-                for at in Record.FLOATS if s.weighs else ():
+                for at in weighed:
                     e.store(e.load(F32, to_at + at) * e.load(F32, weight), to_at + at)
     e.finish()
 

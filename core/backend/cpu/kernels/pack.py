@@ -29,15 +29,37 @@ def pack_block(
         scale, inverse, weights = _weighed_scales(e, largest)
     else:
         scale, inverse = _scales(e, largest)
-    wide = e.choose(inverse, inverse, [*range(8)] * 2)
-    halves = [round_to_int(x * wide) for x in (first, second)]
-    values = [half.narrow(vector(I8)) for half in halves]
-    packed = e.choose(values[0], values[1], list(range(Record.BLOCK))).bits(I32X8)
+    halves = _rounded(e, (first, second), (inverse, inverse))
+    packed = _bytes(e, halves)
     if weights is not None:
         times = e.choose(weights, weights, [*range(8)] * 2)
         halves = [half * times for half in halves]
-    line = e.choose(packed, _words(e, halves, scale, weights), list(range(LANES)))
-    e.store(line, record, 16)
+    words = _words(e, _sums(e, halves), scale)
+    if weights is not None:
+        both = weights + (e.choose(weights, weights, [2] * 8) << 16)
+        words = _with_word(e, words, Record.WEIGHTS, both)
+    e.store(e.choose(packed, words, list(range(LANES))), record, 16)
+
+
+def pack_split_block(e: Emitter, first: Value, second: Value, record: Value) -> None:
+    """As `pack_block`, with a scale for each of the two vectors."""
+    found = [_scales(e, _largest(e, half, half)) for half in (first, second)]
+    scales = [scale for scale, _ in found]
+    halves = _rounded(e, (first, second), tuple(inverse for _, inverse in found))
+    words = _words(e, _sums(e, halves), *scales)
+    words = _with_word(e, words, Record.SECOND_SCALE, scales[1].bits(I32X8))
+    e.store(e.choose(_bytes(e, halves), words, list(range(LANES))), record, 16)
+
+
+def _rounded(e: Emitter, halves: tuple[Value, Value], inverses: tuple[Value, ...]) -> list[Value]:
+    wide = [e.choose(inverse, inverse, [*range(8)] * 2) for inverse in inverses]
+    return [round_to_int(x * times) for x, times in zip(halves, wide, strict=True)]
+
+
+def _bytes(e: Emitter, halves: list[Value]) -> Value:
+    """The first half of a record."""
+    values = [half.narrow(vector(I8)) for half in halves]
+    return e.choose(values[0], values[1], list(range(Record.BLOCK))).bits(I32X8)
 
 
 def _largest(e: Emitter, first: Value, second: Value) -> Value:
@@ -81,15 +103,26 @@ def _weighed_scales(e: Emitter, largest: Value) -> tuple[Value, Value, Value]:
     return (top >= 0x7F800000).select(nan, scale), is_zero.select(zero, per_step), weights
 
 
-def _words(e: Emitter, halves: list[Value], scale: Value, weights: Value | None) -> Value:
-    """The second half of a record: its scale, and all that is made of the sums of its values."""
+def _sums(e: Emitter, halves: list[Value]) -> Value:
+    """Of the first 16 values in lanes 0 to 3, of the others in lanes 4 to 7."""
     first, second = (e.half_of(x, 0, 8) + e.half_of(x, 8, 8) for x in halves)
     low, high = [0, 1, 2, 3, 8, 9, 10, 11], [4, 5, 6, 7, 12, 13, 14, 15]
     sums = e.choose(first, second, low) + e.choose(first, second, high)
     for distance in (2, 1):
         sums = sums + e.choose(sums, sums, [lane ^ distance for lane in range(8)])
-    total = sums + e.choose(sums, sums, [lane ^ 4 for lane in range(8)])
-    # Lanes 0 to 3 of `sums` are the first half's, 4 to 7 the second's.
+    return sums
+
+
+def _words(e: Emitter, sums: Value, scale: Value, second_scale: Value | None = None) -> Value:
+    """The second half of a record: the scale of its first values, and what is made of the sums."""
+    other = [lane ^ 4 for lane in range(8)]
+    total = sums + e.choose(sums, sums, other)
+    if second_scale is None:
+        whole_minimum, minima = (0.0 - scale * x.to_float(F32X8) for x in (total, sums))
+    else:
+        scales = e.choose(scale, second_scale, [0, 1, 2, 3, 12, 13, 14, 15])
+        minima = 0.0 - scales * sums.to_float(F32X8)
+        whole_minimum = minima + e.choose(minima, minima, other)
     lanes, times = [0] * 8, [0] * 8
     for zero_point, at in Record.SUMS.items():
         times[Record.word(at)] = -zero_point
@@ -97,16 +130,15 @@ def _words(e: Emitter, halves: list[Value], scale: Value, weights: Value | None)
         for at in places:
             lanes[Record.word(at)] = 8 + 4 * half
         times[Record.word(places[0])] = -Record.HALF_ZERO
-    of_lanes = e.choose(total, sums, lanes)
-    whole = of_lanes * e.table(I32X8, times)
-    minima = (0.0 - scale * of_lanes.to_float(F32X8)).bits(I32X8)
-    words = e.choose(whole, minima, [lane if times[lane] else 8 + lane for lane in range(8)])
-    words = e.choose(words, scale.bits(I32X8), [8, 1, 2, 3, 4, 5, 6, 7])
-    if weights is None:
-        return words
-    both = weights + (e.choose(weights, weights, [2] * 8) << 16)
-    at = Record.word(Record.WEIGHTS)
-    return e.choose(words, both, [8 if lane == at else lane for lane in range(8)])
+    whole = e.choose(total, sums, lanes) * e.table(I32X8, times)
+    floats = e.choose(whole_minimum, minima, lanes).bits(I32X8)
+    words = e.choose(whole, floats, [lane if times[lane] else 8 + lane for lane in range(8)])
+    return _with_word(e, words, Record.SCALE, scale.bits(I32X8))
+
+
+def _with_word(e: Emitter, words: Value, place: int, word: Value) -> Value:
+    at = Record.word(place)
+    return e.choose(words, word, [8 if lane == at else lane for lane in range(8)])
 
 
 class RowSet:
@@ -140,8 +172,8 @@ def pack_row(
         pack_block(e, halves[0], halves[1], records + first + block * stride)
 
 
-def write_pack(e: Emitter, width: int) -> None:
-    """Arguments: row set, float rows, records."""
+def write_pack(e: Emitter, width: int, *, split: bool = False) -> None:
+    """Arguments: row set, float rows, records. `split`: with a scale for each half of a block."""
     arguments, part, parts = e.parameters
     row_set, rows, records = e.words(arguments, 3)
     n_blocks = width // Record.BLOCK
@@ -152,5 +184,6 @@ def write_pack(e: Emitter, width: int) -> None:
         start, stride = RowSet.record(e, row_set, row, n_blocks)
         at = rows + row * (4 * width) + block * (4 * Record.BLOCK)
         halves = [e.load(F32X16, at + 4 * LANES * k) for k in (0, 1)]
-        pack_block(e, halves[0], halves[1], records + start + block * stride)
+        pack = pack_split_block if split else pack_block
+        pack(e, halves[0], halves[1], records + start + block * stride)
     e.finish()

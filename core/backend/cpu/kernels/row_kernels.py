@@ -9,7 +9,7 @@ from ..emit import F32, I64, LANES, Emitter, Value
 from ..formats.tile_format import Record
 from .gate_function import gated_product_of
 from .mathematics import F32X16, reciprocal_sqrt
-from .pack import RowSet, pack_block
+from .pack import RowSet, pack_block, pack_split_block
 
 
 def each_vector(
@@ -67,9 +67,10 @@ def put_block(
     at: tuple[Value, Value, int],
     halves: list[Value],
     as_floats: Value,
+    is_split: Value | None = None,
 ) -> None:
     """32 values of a row as floats, as a record, or both. `to`: float row, row set, records or 0;
-    `at`: row, block, blocks of a row."""
+    `at`: row, block, blocks of a row. `is_split`: whether each half gets its own scale."""
     target, row_set, records = to
     row, block, n_blocks = at
     with e.when(as_floats):
@@ -77,7 +78,14 @@ def put_block(
             e.store(half, target + block * (4 * Record.BLOCK) + 4 * LANES * k)
     with e.when(records > 0):
         start, stride = RowSet.record(e, row_set, row, n_blocks)
-        pack_block(e, halves[0], halves[1], records + start + block * stride)
+        record = records + start + block * stride
+        if is_split is None:
+            pack_block(e, halves[0], halves[1], record)
+        else:
+            with e.when(is_split.equals(0)):
+                pack_block(e, halves[0], halves[1], record)
+            with e.when(is_split > 0):
+                pack_split_block(e, halves[0], halves[1], record)
 
 
 def write_gated(e: Emitter, width: int, gate: Gate) -> None:

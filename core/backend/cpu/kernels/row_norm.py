@@ -86,14 +86,14 @@ def _sum(e: Emitter, row: Value, width: int, mean: Value | None = None) -> Value
 
 
 def write_norm(e: Emitter, shape: NormShape) -> None:
-    """Norm of rows of whole blocks. Arguments: row set, rows out or 0, records or 0, rows, weight,
-    bias or 0.
+    """Norm of rows of whole blocks. Arguments: row set, rows out or 0, records or 0, whether these
+    have a scale for each half of a block, rows, weight, bias or 0.
 
     Where there are fewer rows than threads, several share a row: each adds up the squares for
     itself, which is the smaller part of the work, and finishes some blocks.
     """
     arguments, part, parts = e.parameters
-    row_set, out, records, rows, weight, bias = e.words(arguments, 6)
+    row_set, out, records, is_split, rows, weight, bias = e.words(arguments, 7)
     width = shape.width
     n_rows, n_blocks = e.load(I64, row_set, 8), width // Record.BLOCK
     pieces = e.minimum(e.maximum(parts // e.maximum(n_rows, 1), 1), n_blocks)
@@ -106,7 +106,8 @@ def write_norm(e: Emitter, shape: NormShape) -> None:
         with e.range(start, end) as block:
             at = block * (4 * Record.BLOCK)
             halves = [norm.at(F32X16, at + 64 * k) for k in (0, 1)]
-            put_block(e, (target, row_set, records), (row, block, n_blocks), halves, out > 0)
+            place = (row, block, n_blocks)
+            put_block(e, (target, row_set, records), place, halves, out > 0, is_split)
     e.finish()
 
 

@@ -22,7 +22,8 @@ AT_ONCE = 8  # rows whose sums fit into the registers, beside the totals of all
 FLOAT_SUMS = 2  # of a row with floats, of even and odd elements: one alone would wait for itself
 
 
-def write_tile(e: Emitter, form: CpuTileFormat, m: int) -> None:
+def write_tile(e: Emitter, form: CpuTileFormat, m: int, *, is_split: bool = False) -> None:
+    """`is_split`: records have a scale for each half of a block."""
     quants, scales, n_spans, x, _, _, _, _, _, _ = e.parameters
     totals = [e.variable(e.const(F32X16, 0.0)) for _ in range(m)]
     ahead = form.ahead.get(m, EVERY_LINE)
@@ -37,7 +38,7 @@ def write_tile(e: Emitter, form: CpuTileFormat, m: int) -> None:
                 if m >= AT_ONCE:
                     e.barrier()  # or LLVM mixes groups, and their sums go to memory
                 some = slice(first, first + AT_ONCE)
-                _add_group(e, group, rows[some], totals[some])
+                _add_group(e, group, rows[some], totals[some], is_split=is_split)
     _store(e, [total.get() for total in totals])
     e.finish()
 
@@ -49,19 +50,39 @@ def _prefetch(e: Emitter, ways: tuple[Ahead, ...], address: Value, n_bytes: int)
             e.prefetch(address + (ahead.distance + line), ahead.level)
 
 
-def _add_group(e: Emitter, group: Group, rows: list[Value], totals: list[Variable]) -> None:
+def _add_group(
+    e: Emitter, group: Group, rows: list[Value], totals: list[Variable], *, is_split: bool
+) -> None:
     halves = len(group.scales) == 2
-    spans = [(0, 4), (4, 8)] if halves else [(0, 8)]
+    spans = [(0, 4), (4, 8)] if halves or is_split else [(0, 8)]
     dots = [_dots(e, group, rows, span) for span in spans]
     minima_at = Record.HALF_MINIMA if len(group.minima) == 2 else (Record.MINIMUM,)
     for m, row in enumerate(rows):
-        products = dots[0][m].to_float(F32X16) * group.scales[0]
-        if halves:
-            products = e.fma(dots[1][m].to_float(F32X16), group.scales[1], products)
-        total = e.fma(products, e.splat(e.load(F32, row + Record.SCALE)), totals[m].get())
+        sums = [each[m].to_float(F32X16) for each in dots]
+        scales = [e.splat(e.load(F32, row + Record.SCALE))]
+        if is_split:
+            scales.append(e.splat(e.load(F32, row + Record.SECOND_SCALE)))
+        total = _scaled(e, group, sums, scales, totals[m].get())
         for minimum, at in zip(group.minima, minima_at, strict=False):
             total = e.fma(minimum, e.splat(e.load(F32, row + at)), total)
         totals[m].set(total)
+
+
+def _scaled(
+    e: Emitter, group: Group, sums: list[Value], scales: list[Value], total: Value
+) -> Value:
+    """total + sums, of one or two halves, times scales of weights and of activations."""
+    if len(scales) == 1:
+        products = sums[0] * group.scales[0]
+        if len(sums) == 2:
+            products = e.fma(sums[1], group.scales[1], products)
+        return e.fma(products, scales[0], total)
+    if len(group.scales) == 1:
+        products = e.fma(sums[1], scales[1], sums[0] * scales[0])
+        return e.fma(products, group.scales[0], total)
+    for each, of_weights, scale in zip(sums, group.scales, scales, strict=True):
+        total = e.fma(each * of_weights, scale, total)
+    return total
 
 
 def _dots(e: Emitter, group: Group, rows: list[Value], span: tuple[int, int]) -> list[Value]:

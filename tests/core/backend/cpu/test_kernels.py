@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from support.blocks import random_blocks
-from support.int8_rows import MOST_WEIGHT, PAIR, check_words, unpack
+from support.int8_rows import MOST_WEIGHT, PAIR, check_words, pack_split, unpack
 
 from nextn.core.backend.cpu.emit import Emitter
 from nextn.core.backend.cpu.formats import FORMATS
@@ -96,7 +96,7 @@ def test_nan_stays_and_extremes_are_sane(name: str, set_name: str) -> None:
     np.testing.assert_allclose(got[1:5], reference(name, x[1:5]), rtol=1e-6, atol=1e-6)
 
 
-def pack(set_name: str, rows: Floats) -> NDArray[np.uint8]:
+def pack(set_name: str, rows: Floats, *, split: bool = False) -> NDArray[np.uint8]:
     """Records in the order (row, block), whatever groups they were written in."""
     n, width = rows.shape
     blocks = width // 32
@@ -106,7 +106,7 @@ def pack(set_name: str, rows: Floats) -> NDArray[np.uint8]:
     padded[:n] = rows
     records = np.zeros((n + 16) * blocks * Record.SIZE, np.uint8)
     run(
-        set_name, f"pack_{width}", lambda e: write_pack(e, width),
+        set_name, f"pack_{width}_{split}", lambda e: write_pack(e, width, split=split),
         count.address, padded.ctypes.data, records.ctypes.data,
     )  # fmt: skip
     out = []
@@ -144,6 +144,23 @@ def test_a_large_number_costs_its_pair_alone(set_name: str) -> None:
         assert (others <= largest / 127 + rows[:, 5] / (127 * MOST_WEIGHT)).all()
     else:
         np.testing.assert_allclose(others, rows[:, 5] / 127, rtol=1e-6)
+
+
+@pytest.mark.parametrize("set_name", SET_NAMES)
+def test_a_large_number_costs_its_half_alone(set_name: str) -> None:
+    """Where a block has two scales."""
+    rows = np.random.default_rng(1).standard_normal((4, 64)).astype(np.float32)
+    rows[:, 5], rows[:, 60] = [5.0, 50.0, 500.0, 5e6], [5e6, 500.0, 50.0, 5.0]
+    records, want = pack(set_name, rows, split=True), pack_split(rows)[0].swapaxes(0, 1)
+    scales = [Record.SCALE, Record.SECOND_SCALE]
+    minima = [Record.MINIMUM, *Record.HALF_MINIMA]
+    floats, wanted = (some.view(np.float32) for some in (records, want))
+    for words in (scales, minima):
+        at = [word // 4 for word in words]
+        np.testing.assert_allclose(floats[..., at], wanted[..., at], rtol=1e-5, atol=1e-6)
+    at = [word // 4 for word in Record.HALF_SUMS]
+    assert np.array_equal(records.view(np.int32)[..., at], want.view(np.int32)[..., at])
+    assert np.array_equal(records[..., : Record.BLOCK], want[..., : Record.BLOCK])
 
 
 @pytest.mark.parametrize("set_name", SET_NAMES)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support.blocks import random_blocks
-from support.int8_rows import pack
+from support.int8_rows import pack, pack_split
 
 from nextn.core.backend.cpu.formats import EXPANDED, FORMATS, find_tile_format
 from nextn.core.backend.cpu.formats.floats import _Floats
@@ -24,6 +24,7 @@ from nextn.core.gguf.reader import Tensor
 
 N_IN = 512
 SET_NAMES = [name for name, made in SETS.items() if made.is_available()]
+SPLITTING = [name for name in SET_NAMES if not SETS[name]().weighs_pairs]
 EXPANDED_TYPES = [
     "IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S", "TQ1_0", "TQ2_0", "NVFP4",
 ]  # fmt: skip
@@ -34,14 +35,14 @@ def kernels(set_name: str) -> Kernels:
     return Kernels(SETS[set_name]())
 
 
-def tile_function(set_name: str, form: CpuTileFormat, m: int) -> Any:
-    name = f"tile_{form.name}_{m}"
+def tile_function(set_name: str, form: CpuTileFormat, m: int, *, split: bool = False) -> Any:
+    name = f"tile_{form.name}_{m}_{split}"
 
     def write(e: Any) -> None:
         if isinstance(form, _Floats):
             write_float_tile(e, form, m)
         else:
-            write_tile(e, form, m)
+            write_tile(e, form, m, is_split=split)
 
     address = kernels(set_name).get({name: write}, kinds={name: TILE})[name]
     return ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 10)(address)
@@ -55,15 +56,20 @@ def repack(set_name: str, type_name: str, raw: Any) -> tuple[Any, Any]:
     return made.quants, made.scales
 
 
-def product(set_name: str, type_name: str, m: int, x: Any, n_valid: int = 16) -> tuple[Any, Any]:
+def product(
+    set_name: str, type_name: str, m: int, x: Any, n_valid: int = 16, *, split: bool = False
+) -> tuple[Any, Any]:
     """(computed, exact) outputs of 16 weight rows and m activation rows."""
     stored, form = find_format(type_name), find_tile_format(type_name, SETS[set_name]())
     raw = random_blocks(type_name, 16, N_IN)
     weights = stored.dequantize(raw.reshape(-1, stored.block_bytes)).reshape(16, N_IN)
     quants, scales = repack(set_name, type_name, raw)
-    packed, values = (x, x.astype(np.float64)) if form.is_float else pack(x, SETS[set_name]())
+    if form.is_float:
+        packed, values = x, x.astype(np.float64)
+    else:
+        packed, values = pack_split(x) if split else pack(x, SETS[set_name]())
     y = np.full((m, 16), 7, np.float32)
-    tile_function(set_name, form, m)(
+    tile_function(set_name, form, m, split=split)(
         quants.ctypes.data, scales.ctypes.data if scales.size else 0, N_IN // form.span,
         packed.ctypes.data, 4 * N_IN, y.ctypes.data, 64, n_valid, 0, 0,
     )  # fmt: skip
@@ -78,6 +84,22 @@ def test_product_equals_dequantised_weights_at_every_width(type_name: str, set_n
     alone = [product(set_name, type_name, 1, rows[i : i + 1])[0][0] for i in range(max(WIDTHS))]
     for m in WIDTHS:
         got, want = product(set_name, type_name, m, np.ascontiguousarray(rows[:m]))
+        assert np.linalg.norm(got - want) <= 2e-6 * np.linalg.norm(want)
+        assert np.array_equal(got, np.array(alone[:m])), "bits depend on the number of rows"
+
+
+@pytest.mark.parametrize("set_name", SPLITTING)
+@pytest.mark.parametrize("type_name", [*FORMATS, *EXPANDED_TYPES])
+@pytest.mark.slow
+def test_products_of_blocks_with_two_scales(type_name: str, set_name: str) -> None:
+    rows = np.random.default_rng(1).standard_normal((max(WIDTHS), N_IN)).astype(np.float32)
+    rows[:, 3::64] *= 40  # so that the scales are far apart
+    alone = [
+        product(set_name, type_name, 1, rows[i : i + 1], split=True)[0][0]
+        for i in range(max(WIDTHS))
+    ]
+    for m in WIDTHS:
+        got, want = product(set_name, type_name, m, np.ascontiguousarray(rows[:m]), split=True)
         assert np.linalg.norm(got - want) <= 2e-6 * np.linalg.norm(want)
         assert np.array_equal(got, np.array(alone[:m])), "bits depend on the number of rows"
 
