@@ -5,6 +5,7 @@ A backend may do the same without Python in between.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -37,6 +38,9 @@ class HostDraftLoop:
 
     def __init__(self, run: Run, plan: DraftLoopPlan, window: int) -> None:
         self._run, self._plan, self._window = run, plan, window
+        self._wide = np.zeros((0, 0), np.float32)
+        subset = plan.vocab_subset
+        self._subset = None if subset is None else subset.astype(np.intp)
 
     def __call__(self, step: Step, settings: Sequence[DraftSettings]) -> Drafts:
         sequences = [BatchRow(each, place) for place, each in enumerate(settings)]
@@ -50,14 +54,14 @@ class HostDraftLoop:
 
     def _choose(self, live: list[BatchRow], step: Step, output: HostOutput) -> list[BatchRow]:
         """One more token for each of them; returns those that go on."""
-        output = self._of_all_tokens(output)
+        of_head, output = output.logits, self._of_all_tokens(output)
         positions = step.positions[step.out_rows] + 1
         if not self._plan.advances:
             positions = positions + np.array([len(each.tokens) for each in live], np.int32)
         return [
             sequence
             for row, sequence in enumerate(live)
-            if self._extend(sequence, output, row, int(positions[row]))
+            if self._extend(sequence, output, row, int(positions[row]), of_head)
             and len(sequence.tokens) < self._length(sequence)
         ]
 
@@ -70,9 +74,11 @@ class HostDraftLoop:
         output: HostOutput,
         row: int,
         position: int,
+        of_head: Floats,
         chance: float | None = None,
     ) -> bool:
-        """By a token, if the draft does not end here. `chance`: None: what the logits say."""
+        """By a token, if the draft does not end here. `of_head`: the logits as they were computed.
+        `chance`: None: what these say."""
         picker = sequence.settings.picker
         try:
             token = picker.pick(output, row, position)
@@ -82,7 +88,8 @@ class HostDraftLoop:
         if token == UNSURE or token in self._plan.stops:
             return False
         if chance is None:
-            chance = chance_of(output.logits[row], token, sequence.settings.inverse_temperature)
+            found, sharpness = output.logits[row, token], sequence.settings.inverse_temperature
+            chance = chance_of(of_head[row, : self._plan.n_vocab], float(found), sharpness)
         if not chance >= sequence.settings.p_min:
             return False
         picker.accept(token)
@@ -92,15 +99,18 @@ class HostDraftLoop:
 
     def _of_all_tokens(self, output: HostOutput) -> HostOutput:
         """Rows as wide as the target's vocabulary; tokens outside the head are impossible."""
-        logits, vocab_subset, n_vocab = output.logits, self._plan.vocab_subset, self._plan.n_vocab
+        logits, vocab_subset, n_vocab = output.logits, self._subset, self._plan.n_vocab
         n = logits.shape[1]
         if vocab_subset is None and n == n_vocab:
             return output
-        rows = np.full((len(logits), n_vocab), -np.inf, np.float32)
-        if vocab_subset is None:
-            rows[:, :n] = logits[:, :n_vocab]
-        else:
-            rows[:, vocab_subset] = logits
+        if len(self._wide) < len(logits):  # kept: new memory of this size costs page faults
+            self._wide = np.full((len(logits), n_vocab), -np.inf, np.float32)
+        rows = self._wide[: len(logits)]
+        for row, found in zip(rows, logits, strict=True):
+            if vocab_subset is None:
+                row[:n] = found[:n_vocab]
+            else:
+                row[vocab_subset] = found
         return HostOutput(rows, output.taps)
 
     def _follow(self, live: list[BatchRow], step: Step, output: HostOutput) -> Step:
@@ -141,10 +151,13 @@ def drafts_of(sequences: Sequence[BatchRow]) -> Drafts:
     )
 
 
-def chance_of(logits: Floats, token: int, inverse_temperature: float = 1.0) -> float:
-    """Softmax; `inverse_temperature` is one by the temperature."""
-    weights = np.exp((logits - logits.max()) * inverse_temperature)
-    return float(weights[token] / weights.sum())
+def chance_of(logits: Floats, logit: float, inverse_temperature: float = 1.0) -> float:
+    """Softmax at one of the logits; `inverse_temperature` is one by the temperature."""
+    largest = float(logits.max())
+    weights = logits - largest
+    weights *= inverse_temperature
+    np.exp(weights, out=weights)
+    return math.exp((logit - largest) * inverse_temperature) / float(weights.sum())
 
 
 def compile_on_host(

@@ -60,10 +60,11 @@ class BlockDraftLoop(HostDraftLoop):
             n = len(sequences[live[0]].tokens)
             places = [BlockPlace(first[k].out + n, first[k].row + n) for k in live]
             chances = self._correct([before[k] for k in live], output, places)
-            whole = self._of_all_tokens(HostOutput(output.logits, output.taps))
+            of_head = output.logits[[place.out for place in places]]
+            whole = self._of_all_tokens(HostOutput(of_head, {}))
             going = []
-            for k, place, chance in zip(live, places, chances, strict=True):
-                if self._extend(sequences[k], whole, place.out, positions[k] + n, chance):
+            for row, (k, chance) in enumerate(zip(live, chances, strict=True)):
+                if self._extend(sequences[k], whole, row, positions[k] + n, of_head, chance):
                     before[k] = sequences[k].tokens[-1]
                     going.append(k)
             live = going
