@@ -14,7 +14,9 @@ ROOT = Path(__file__).parents[1]
 FOLDERS = ("cli", "convert", "core", "cuda_kernels")
 # One contract that several kinds of machines carry out: the same file name says so.
 MACHINES = "interface", "reference", "cpu", "cuda"
-CONTRACTS = {"backend", "device_loop", "draft_loop", "ops", "runner", "state", "weights"}
+CONTRACTS = {
+    "backend", "block_draft", "device_loop", "draft_loop", "ops", "runner", "state", "weights",
+}  # fmt: skip
 NOT_PERSONS = re.compile(r"\b(nobody|somebody|whoever|told)\b", re.IGNORECASE)
 
 

@@ -139,6 +139,27 @@ class HostDraftLoop:
         )
 
 
+class HostBlockDraft(HostDraftLoop):
+    """The definition of `BlockDraft`, over what `Backend.compile` returns."""
+
+    def __call__(self, step: Step, settings: Sequence[DraftSettings]) -> Drafts:
+        return self.pick(step, settings, self._run(step))
+
+    def pick(self, step: Step, settings: Sequence[DraftSettings], output: HostOutput) -> Drafts:
+        """From what the step left."""
+        sequences = [BatchRow(each, place) for place, each in enumerate(settings)]
+        wide, positions = self._of_all_tokens(output), step.positions[step.out_rows]
+        row = 0
+        for sequence in sequences:
+            end = row + self._length(sequence)
+            for at in range(row, end):
+                position = int(positions[at]) + self._plan.ahead
+                if not self._extend(sequence, wide, at, position, output.logits):
+                    break
+            row = end
+        return drafts_of(sequences)
+
+
 def last_rows(step: Step, sequences: Sequence[BatchRow]) -> Ints:
     return step.starts[1:][[sequence.place for sequence in sequences]] - 1
 
@@ -158,6 +179,13 @@ def chance_of(logits: Floats, logit: float, inverse_temperature: float = 1.0) ->
     weights *= inverse_temperature
     np.exp(weights, out=weights)
     return math.exp((logit - largest) * inverse_temperature) / float(weights.sum())
+
+
+def compile_block_on_host(
+    runner: StepRunner, forward: Forward, state: State, plan: DraftLoopPlan
+) -> HostBlockDraft:
+    """`StepRunner.compile_block_draft` over what its `compile` returns."""
+    return HostBlockDraft(runner.compile(forward, state, max_rows=plan.max_rows), plan, 0)
 
 
 def compile_on_host(

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from ..backend.interface import (
     Backend,
+    BlockDraft,
     DraftLoop,
     DraftLoopPlan,
     Forward,
@@ -149,6 +150,12 @@ class RankedBackend(Backend):
         """MTP heads and draft models are rank 0's."""
         assert not isinstance(forward, Relayed), "one rank holds all drafters"
         return self.inner.compile_draft_loop(forward, _own(state), plan)
+
+    def compile_block_draft(
+        self, forward: Forward, state: State, plan: DraftLoopPlan
+    ) -> BlockDraft:
+        assert not isinstance(forward, Relayed), "one rank holds all drafters"
+        return self.inner.compile_block_draft(forward, _own(state), plan)
 
     def close(self) -> None:
         for rank in reversed(range(self.n_ranks)):

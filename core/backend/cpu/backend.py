@@ -12,6 +12,7 @@ from ...errors import ConfigError
 from ...gguf.reader import GgufFile
 from ..interface import (
     Backend,
+    BlockDraft,
     DraftLoop,
     DraftLoopPlan,
     Forward,
@@ -29,6 +30,7 @@ from ..layers import (
     StateShape,
 )
 from . import ops
+from .block_draft import CpuBlockDraft, RecordedBlockDraft
 from .draft_loop import CpuDraftLoop, record_draft_loop
 from .formats import FORMATS
 from .inputs import AdapterRows, Filler, StepInputs
@@ -156,6 +158,15 @@ class CpuBackend(Backend):
         made = record_draft_loop(recording, output, plan, state, self.team)
         program = recording.finish(self.kernels, self._report_compiling)
         return CpuDraftLoop(self.team, self.kernels, made, program)
+
+    def compile_block_draft(
+        self, forward: Forward, state: CpuState, plan: DraftLoopPlan
+    ) -> BlockDraft:
+        recording, output = self._record(forward, state, plan.max_rows, plan.taps)
+        made = RecordedBlockDraft(recording, output, plan, self.team)
+        program = recording.finish(self.kernels, self._report_compiling)
+        parts = recording, output, made.summits.maxima
+        return CpuBlockDraft(made, CpuRunner(self.team, self.kernels, program, *parts))
 
     def _record(
         self, forward: Forward, state: CpuState, max_rows: int, taps: Taps

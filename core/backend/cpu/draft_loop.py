@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from .. import picking
@@ -25,7 +26,7 @@ from .kernels.draft_loop_kernel import (
 from .memory import aligned
 from .ops import name_of
 from .picker import Picker
-from .program import FloatRows, Recording
+from .program import FloatRows, Recording, Words
 from .runner import CpuRunner
 from .team import Program, Team
 
@@ -39,6 +40,58 @@ _WORD: Final = ctypes.c_int64
 _BEGIN: Final = ctypes.PYFUNCTYPE(_WORD, _WORD)  # too short to give the interpreter's lock away
 
 
+class Summits(Struct, frozen=True):
+    """Logits, and of each block of them the best and the sum of all exponentials."""
+
+    logits: FloatRows
+    maxima: FloatRows
+    sums: FloatRows
+    n_values: int  # logits that count
+    vocab_subset: NDArray[np.int64] | None
+
+    @classmethod
+    def add(
+        cls,
+        r: Recording,
+        logits: FloatRows,
+        plan: DraftLoopPlan,
+        row_words: NDArray[np.int64],
+        settings: NDArray[np.int64],
+    ) -> Summits:
+        """To a program. `row_words` and `settings`: see `RowWords` and `SettingsWords`."""
+        subset, width = plan.vocab_subset, logits.width
+        if subset is not None and len(subset) != width:
+            raise ValueError(f"a head of {width} rows for {len(subset)} tokens")
+        n_values = min(width, plan.n_vocab) if subset is None else width
+        maxima, sums = (
+            FloatRows(r, -(-n_values // MAXIMA_BLOCK), logits.row_set) for _ in range(2)
+        )
+        r.add(
+            name_of("summits", n_values, width),
+            lambda e: write_summits(e, n_values, width),
+            [
+                *(logits.row_set.address, logits.address, maxima.address, sums.address),
+                *(row_words.ctypes.data, settings.ctypes.data),
+            ],
+        )
+        taken = None if subset is None else subset.astype(np.int64)
+        return cls(logits, maxima, sums, n_values, taken)
+
+    def fill(self, words: Words) -> None:
+        """Where a picking entry finds them."""
+        for word, value in {
+            LoopWords.LOGITS: self.logits.address,
+            LoopWords.LOGITS_BYTES: 4 * self.logits.width,
+            LoopWords.MAXIMA: self.maxima.address,
+            LoopWords.SUMS: self.sums.address,
+            LoopWords.MAXIMA_BYTES: 4 * self.maxima.width,
+            LoopWords.N_VALUES: self.n_values,
+        }.items():
+            words[word] = value
+        if self.vocab_subset is not None:
+            words[LoopWords.VOCAB_SUBSET] = self.vocab_subset.ctypes.data
+
+
 class RecordedDraftLoop:
     """A recorded forward pass, and behind it the entry that continues it with its own picks."""
 
@@ -48,16 +101,11 @@ class RecordedDraftLoop:
         self.recording, self.output, self.plan = r, output, plan
         hidden, advances = _hidden_width(r, output, plan), plan.advances
         self.begin_name = name_of("draft_loop_begin", hidden, advances)
-        logits, subset = output.logits, plan.vocab_subset
-        n_values = min(logits.width, plan.n_vocab) if subset is None else logits.width
-        if subset is not None and len(subset) != logits.width:
-            raise ValueError(f"a head of {logits.width} rows for {len(subset)} tokens")
-        self.vocab_subset = None if subset is None else subset.astype(np.int64)
-        is_short = subset is not None
+        is_short = plan.vocab_subset is not None
         n = r.inputs.max_sequences
         self.settings = np.zeros(n * SettingsWords.COUNT, np.int64)
         row_words = np.zeros((n, RowWords.COUNT), np.int64)
-        self.maxima, sums = self._add_summits(logits, n_values, row_words)
+        self.summits = Summits.add(r, output.logits, plan, row_words, self.settings)
         self.tokens = np.zeros(n * plan.max_draft, np.int64)
         self.chances = np.zeros(n * plan.max_draft, np.float64)
         self.counts, self.unsure = (np.zeros(n, np.int64) for _ in "cu")
@@ -72,8 +120,6 @@ class RecordedDraftLoop:
             LoopWords.COUNTS: self.counts,
             LoopWords.UNSURE: self.unsure,
         }
-        if self.vocab_subset is not None:
-            held[LoopWords.VOCAB_SUBSET] = self.vocab_subset
         self.words = r.add(
             name_of("draft_loop_choose", hidden, is_short, advances),
             lambda e: write_choose(e, hidden, is_short=is_short, advances=advances),
@@ -85,38 +131,16 @@ class RecordedDraftLoop:
             LoopWords.STEP: r.inputs.address,
             LoopWords.GIVEN: r.given.ctypes.data if r.given is not None else 0,
             LoopWords.TAP: output.taps[plan.tap].address if plan.tap is not None else 0,
-            LoopWords.LOGITS: logits.address,
-            LoopWords.LOGITS_BYTES: 4 * logits.width,
-            LoopWords.MAXIMA: self.maxima.address,
-            LoopWords.SUMS: sums.address,
-            LoopWords.MAXIMA_BYTES: 4 * self.maxima.width,
-            LoopWords.N_VALUES: n_values,
             LoopWords.WINDOW: state.window,
             LoopWords.AGAIN: team.again,
             LoopWords.MAX_DRAFT: plan.max_draft,
             LoopWords.N_STOPS: len(plan.stops),
         }.items():
             self.words[word] = value
+        self.summits.fill(self.words)
         r.writers[self.begin_name] = lambda e: write_begin(e, hidden, advances=advances)
         r.kinds[self.begin_name] = BEGIN
-        r.held += [*held.values(), output, sums]
-
-    def _add_summits(
-        self, logits: FloatRows, n_values: int, row_words: NDArray[np.int64]
-    ) -> tuple[FloatRows, FloatRows]:
-        r, width = self.recording, logits.width
-        maxima, sums = (
-            FloatRows(r, -(-n_values // MAXIMA_BLOCK), logits.row_set) for _ in range(2)
-        )
-        r.add(
-            name_of("summits", n_values, width),
-            lambda e: write_summits(e, n_values, width),
-            [
-                *(logits.row_set.address, logits.address, maxima.address, sums.address),
-                *(row_words.ctypes.data, self.settings.ctypes.data),
-            ],
-        )
-        return maxima, sums
+        r.held += [*held.values(), output, self.summits]
 
 
 def _hidden_width(r: Recording, output: Output, plan: DraftLoopPlan) -> int:
@@ -151,7 +175,9 @@ class CpuDraftLoop:
         self._latest: InputSource | None = None
         without_choosing = Program([tuple(entry) for entry in program.entries[:-1].tolist()])
         self._by_host = HostDraftLoop(
-            CpuRunner(team, kernels, without_choosing, made.recording, made.output, made.maxima),
+            CpuRunner(
+                team, kernels, without_choosing, made.recording, made.output, made.summits.maxima
+            ),
             made.plan,
             int(self._words[LoopWords.WINDOW]),
         )

@@ -11,6 +11,7 @@ from ...gguf.reader import GgufFile
 from ..draft_loop import HostDraftLoop
 from ..interface import (
     Backend,
+    BlockDraft,
     DraftLoop,
     DraftLoopPlan,
     Forward,
@@ -30,6 +31,7 @@ from ..layers import (
     MatrixPart,
     StateShape,
 )
+from .block_draft import CudaBlockDraft
 from .compile_ahead import AheadCompiler
 from .counting_device import PlannedDevice
 from .cuda_ops import CudaOps, OpParts
@@ -170,6 +172,11 @@ class CudaBackend(Backend):
             return CudaDraftLoop(self.machine, forward, state, plan)
         run = self.compile(forward, state, max_rows=plan.max_rows, taps=plan.taps)
         return HostDraftLoop(run, plan, state.window)
+
+    def compile_block_draft(
+        self, forward: Forward, state: CudaState, plan: DraftLoopPlan
+    ) -> BlockDraft:
+        return CudaBlockDraft(self.machine, forward, state, plan)
 
     def activate(self) -> None:
         self.device.activate()

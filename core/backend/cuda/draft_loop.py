@@ -22,7 +22,7 @@ from ....cuda_kernels.spec_accept import MAX_SEQUENCES, DraftRows, Field, Sequen
 from ..draft_loop import HostDraftLoop
 from ..interface import DraftLoopPlan, Drafts, DraftSettings, Forward
 from ..step import Ints, Step
-from .device_contract import Numpy
+from .device_contract import Device, Numpy
 from .device_step import DeviceStep, StepKey, contents_of
 from .graphs import Graphs, Repeated
 from .packets import Mirrors, Packet
@@ -37,6 +37,25 @@ if TYPE_CHECKING:
     from .state import CudaState
 
 
+class DraftTokens:
+    """What tokens are picked from, and before which ones drafts end, on the device."""
+
+    def __init__(self, device: Device, plan: DraftLoopPlan) -> None:
+        self._device, self._plan, subset = device, plan, plan.vocab_subset
+        self._stops = device.put(np.array(sorted(plan.stops), np.int32))
+        self._vocab_subset = None if subset is None else device.put(np.array(subset, np.int32))
+
+    def head(self, scored: LogitsWithMax, requests: Array, outputs: Outputs) -> DraftHead:
+        rows, maxima = scored
+        n = int(rows.shape[1])
+        if self._vocab_subset is None:
+            n = min(n, self._plan.n_vocab)
+        sums = outputs.rows("sums", int(maxima.shape[0]), int(maxima.shape[1]))
+        logits = Logits(rows, maxima, sums, n)
+        head_summits(self._device.launcher, logits)
+        return DraftHead(logits, requests, self._stops, self._vocab_subset)
+
+
 class CudaDraftLoop:
     """What `compile_draft_loop` returns. The host loop serves pickers without a request, chances at
     a temperature other than 1, and steps with as many rows as a prompt has."""
@@ -49,11 +68,7 @@ class CudaDraftLoop:
         self._graphs: Graphs[_DraftBuffers, None] = Graphs(self._device)
         self._mirrors = Mirrors(self._device)
         self._outputs = Outputs(self._device, state.limits.n_rows)
-        self._stops = self._device.put(np.array(sorted(plan.stops), np.int32))
-        vocab_subset = plan.vocab_subset
-        self._vocab_subset = (
-            None if vocab_subset is None else self._device.put(np.array(vocab_subset, np.int32))
-        )
+        self._tokens = DraftTokens(self._device, plan)
 
     @cached_property
     def _by_host(self) -> HostDraftLoop:
@@ -64,9 +79,7 @@ class CudaDraftLoop:
         n = step.n_sequences
         if len(settings) != n:
             raise ValueError(f"{len(settings)} settings for a step of {n} sequences")
-        if n > MAX_SEQUENCES or any(
-            each.length > 0 and not _is_for_device(each) for each in settings
-        ):
+        if n > MAX_SEQUENCES or not all(map(is_for_device, settings)):
             return self._by_host(step, settings)
         if np.diff(step.starts).max(initial=0) > self._machine.prompts.few:
             return self._by_host(step, settings)  # much to catch up on is read as a prompt is
@@ -98,12 +111,7 @@ class CudaDraftLoop:
                 output = self._forward(self._machine.ops, step, self._state, self._plan.taps)
             if not there.most:
                 return  # rows were caught up on, and that is all
-            head = DraftHead(
-                self._logits(output.logits),
-                there.array("requests"),
-                self._stops,
-                self._vocab_subset,
-            )
+            head = self._tokens.head(output.logits, there.array("requests"), self._outputs)
             following = there.following_rows
             draft_pick(
                 self._device.launcher, there.sequences, head, number, ran, following,
@@ -111,16 +119,6 @@ class CudaDraftLoop:
             )  # fmt: skip
             tap = None if self._plan.tap is None else output.taps[self._plan.tap]
             step, ran = there.following(tap), following
-
-    def _logits(self, scored: LogitsWithMax) -> Logits:
-        rows, maxima = scored
-        n = int(rows.shape[1])
-        if self._vocab_subset is None:
-            n = min(n, self._plan.n_vocab)
-        sums = self._outputs.rows("sums", int(maxima.shape[0]), int(maxima.shape[1]))
-        logits = Logits(rows, maxima, sums, n)
-        head_summits(self._device.launcher, logits)
-        return logits
 
     def _drafts(self, there: _DraftBuffers, round_: _Round) -> Drafts:
         n, most = round_.step.n_sequences, there.most
@@ -136,8 +134,8 @@ class CudaDraftLoop:
         )
 
 
-def _is_for_device(each: DraftSettings) -> bool:
-    return bool(each.picker.request) and each.inverse_temperature == 1.0
+def is_for_device(each: DraftSettings) -> bool:
+    return each.length <= 0 or (bool(each.picker.request) and each.inverse_temperature == 1.0)
 
 
 class _Round(Struct, frozen=True):
@@ -161,7 +159,7 @@ class _Round(Struct, frozen=True):
             ends = ends + np.maximum(lengths - 1, 0)
         contents = contents_of(first)
         if most:
-            contents |= _requests(settings, lengths)
+            contents |= requests_for(settings, lengths)
             contents |= _lines(step, last, lengths, settings)
             # Behind the table drafts and their chances, so that all of it is fetched at once.
             table, room = (
@@ -173,7 +171,7 @@ class _Round(Struct, frozen=True):
         return cls(first, most, ends, contents)
 
 
-def _requests(settings: Sequence[DraftSettings], lengths: Ints) -> dict[str, Numpy]:
+def requests_for(settings: Sequence[DraftSettings], lengths: Ints) -> dict[str, Numpy]:
     rows = np.zeros((len(settings), REQUEST_WORDS), np.int64)
     for row, each, length in zip(rows, settings, lengths.tolist(), strict=True):
         if length:

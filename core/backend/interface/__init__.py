@@ -7,6 +7,7 @@ sequences need, `device_loop` makes rounds of speculation without the host.
 from .backend import Backend as Backend
 from .drafts import NO_DRAFT as NO_DRAFT
 from .drafts import NO_REQUEST as NO_REQUEST
+from .drafts import BlockDraft as BlockDraft
 from .drafts import DraftLoop as DraftLoop
 from .drafts import DraftLoopPlan as DraftLoopPlan
 from .drafts import Drafts as Drafts

@@ -69,6 +69,17 @@ class DraftLoop(Protocol):
         """
 
 
+class BlockDraft(Protocol):
+    def __call__(self, step: Step, settings: Sequence[DraftSettings]) -> Drafts:
+        """Run blocks of rows, and pick a token from each row of logits: all of a draft at once.
+
+        `step.out_rows` has the rows of one sequence behind those of another, as many as the draft
+        may have tokens. The token picked from a row of position p is the sequence's token
+        p + `DraftLoopPlan.ahead`. A draft ends before a token as `DraftLoop` says; no row depends
+        on a token of another.
+        """
+
+
 class DraftLoopPlan(Struct, frozen=True):
     """What all calls of a draft loop have in common."""
 
@@ -81,6 +92,7 @@ class DraftLoopPlan(Struct, frozen=True):
     # Each row of a draft is one position and one cell further than the row before. Otherwise all
     # have the place of the first, which is for a forward pass that writes no cells.
     advances: bool = True
+    ahead: int = 1  # of `BlockDraft`: from a row's position to the index of the token picked there
 
     @property
     def taps(self) -> Taps:

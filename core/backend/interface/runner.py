@@ -10,7 +10,7 @@ from msgspec import Struct
 from ..layers import StateShape
 from ..step import Step
 from .device_loop import DeviceLoop, DeviceLoopPlan
-from .drafts import DraftLoop, DraftLoopPlan
+from .drafts import BlockDraft, DraftLoop, DraftLoopPlan
 from .forward import Forward, Run, RunRows
 from .ops import Ops
 from .rows import Output, Taps
@@ -91,6 +91,12 @@ class StepRunner(ABC):
     @abstractmethod
     def compile_draft_loop(self, forward: Forward, state: State, plan: DraftLoopPlan) -> DraftLoop:
         """Drafts by `forward`, see `DraftLoop`."""
+
+    @abstractmethod
+    def compile_block_draft(
+        self, forward: Forward, state: State, plan: DraftLoopPlan
+    ) -> BlockDraft:
+        """Drafts by `forward`, see `BlockDraft`."""
 
     def compile_device_loop(self, plan: DeviceLoopPlan) -> DeviceLoop | None:
         """Rounds of speculation that this device makes by itself; None: it cannot."""

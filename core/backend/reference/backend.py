@@ -9,7 +9,12 @@ from torch import Tensor
 
 from ...errors import ConfigError
 from ...gguf.printable import printable_path
-from ..draft_loop import HostDraftLoop, compile_on_host
+from ..draft_loop import (
+    HostBlockDraft,
+    HostDraftLoop,
+    compile_block_on_host,
+    compile_on_host,
+)
 from ..interface import (
     Backend,
     DraftLoopPlan,
@@ -74,6 +79,11 @@ class ReferenceBackend(Backend):
         self, forward: Forward, state: ReferenceState, plan: DraftLoopPlan
     ) -> HostDraftLoop:
         return compile_on_host(self, forward, state, plan)
+
+    def compile_block_draft(
+        self, forward: Forward, state: ReferenceState, plan: DraftLoopPlan
+    ) -> HostBlockDraft:
+        return compile_block_on_host(self, forward, state, plan)
 
     def new_state(self, shape: StateShape, room: StateRoom) -> ReferenceState:
         return ReferenceState(shape, room, self.device, self.dtype)

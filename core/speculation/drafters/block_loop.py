@@ -14,7 +14,7 @@ from ...backend.step import Ints, Step
 from ...models.drafters.network import BlockNetwork, BlockPlace
 
 if TYPE_CHECKING:
-    from ...backend.interface import Backend
+    from ...backend.interface import Backend, BlockDraft, Run
     from ...state.store import StateStore
 
 NO_ROWS: Final = np.zeros(0, np.int32)
@@ -30,23 +30,40 @@ class BlockDraftLoop(HostDraftLoop):
         n_sequences, correction = store.sizes.n_slots, network.correction
         self._network = network
         n_rows = n_sequences * (plan.max_draft + network.n_unread)
-        taps = frozenset() if correction is None else correction.taps
-        run = backend.compile(network.forward, store.state, max_rows=n_rows, taps=taps)
-        super().__init__(run, plan, store.sizes.window)
         self._read = backend.compile(network.read, store.state, max_rows=plan.max_rows)
-        if correction is not None:
+        self._at_once: BlockDraft | None = None
+        if correction is None:
+            blocks = replace(plan, max_rows=n_rows, tap=None, ahead=-network.n_unread)
+            self._at_once = backend.compile_block_draft(network.forward, store.state, blocks)
+            run: Run = _never
+        else:
             correction.compile(backend, n_sequences)
+            run = backend.compile(
+                network.forward, store.state, max_rows=n_rows, taps=correction.taps
+            )
+        super().__init__(run, plan, store.sizes.window)
 
     def __call__(self, step: Step, settings: Sequence[DraftSettings]) -> Drafts:
         self._read(replace(step, out_rows=NO_ROWS))
         sequences = [BatchRow(each, place) for place, each in enumerate(settings)]
         drafting = [sequence for sequence in sequences if self._length(sequence) > 0]
         if drafting:
-            self._draft(step, drafting)
+            block = self._block(step, drafting)
+            if self._at_once is None:
+                self._correct_rows(step, block, drafting)
+            else:
+                self._pick(block, drafting)
         return drafts_of(sequences)
 
-    def _draft(self, step: Step, sequences: list[BatchRow]) -> None:
-        block = self._block(step, sequences)
+    def _pick(self, block: Step, sequences: list[BatchRow]) -> None:
+        assert self._at_once is not None, "the network has no correction"
+        found = self._at_once(block, [sequence.settings for sequence in sequences])
+        for k, sequence in enumerate(sequences):
+            sequence.tokens, sequence.chances = found.tokens[k], found.chances[k]
+            sequence.is_unsure = bool(found.unsure) and found.unsure[k]
+
+    def _correct_rows(self, step: Step, block: Step, sequences: list[BatchRow]) -> None:
+        """Row by row: the correction of each depends on the token of the one before."""
         output = self._run(block)
         last = last_rows(step, sequences)
         before, positions = step.tokens[last].tolist(), (step.positions[last] + 1).tolist()
@@ -76,10 +93,10 @@ class BlockDraftLoop(HostDraftLoop):
         self, before: list[int], output: HostOutput, places: list[BlockPlace]
     ) -> Sequence[float | None]:
         """How sure the network is of each row; None: its logits say so."""
-        correction, none = self._network.correction, [None] * len(places)
-        if correction is None:
-            return none
-        return correction.correct(np.array(before, np.int32), output, places) or none
+        correction = self._network.correction
+        assert correction is not None, "the network has one"
+        found = correction.correct(np.array(before, np.int32), output, places)
+        return found or [None] * len(places)
 
     def _block(self, step: Step, sequences: list[BatchRow]) -> Step:
         """The rows behind those of the step; all but the unread have logits."""
@@ -102,6 +119,10 @@ class BlockDraftLoop(HostDraftLoop):
             out_rows=_rows_from(at, n_unread),
             windowed_pages=None if step.windowed_pages is None else step.windowed_pages[places],
         )
+
+
+def _never(step: Step) -> HostOutput:
+    raise AssertionError("without a correction all rows are picked at once")
 
 
 def _rows_from(at: Ints, n_unread: int) -> Ints:

@@ -105,7 +105,7 @@ class Texts:
     def __init__(self, drafter: Drafter, rng: np.random.Generator, n: int) -> None:
         self.drafter, self.rng = drafter, rng
         self.texts = [
-            Text(int(slot), _sampler(rng, drafter.n_vocab, b), pages[b].tolist())
+            Text(int(slot), random_sampler(rng, drafter.n_vocab, b), pages[b].tolist())
             for pages in [rng.permutation(MAX_TEXTS * PAGES_PER_TEXT).reshape(MAX_TEXTS, -1)]
             for b, slot in enumerate(rng.permutation(MAX_TEXTS)[:n])
         ]
@@ -153,7 +153,7 @@ class Texts:
                 text.n_cells += 1
 
 
-def _sampler(rng: np.random.Generator, n_vocab: int, index: int) -> DraftSampler:
+def random_sampler(rng: np.random.Generator, n_vocab: int, index: int) -> DraftSampler:
     params = PARAMS[int(rng.integers(len(PARAMS)))]
     return DraftSampler(Sampler(params, n_vocab=n_vocab, sequence=index))
 

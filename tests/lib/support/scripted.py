@@ -16,7 +16,7 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from nextn.core.backend.draft_loop import HostDraftLoop
+from nextn.core.backend.draft_loop import HostBlockDraft, HostDraftLoop
 from nextn.core.backend.interface import Backend, DraftLoopPlan, HostOutput, SlotImage, StateRoom
 from nextn.core.backend.interface.device_loop import DeviceLoopPlan
 from nextn.core.backend.layers import KvShape, RecurrentShape, StateShape
@@ -136,6 +136,13 @@ class ScriptedBackend:
     ) -> HostDraftLoop:
         run = self.compile(forward, state, max_rows=plan.max_rows, taps=plan.taps)
         return HostDraftLoop(run, plan, state.pending.shape[1])
+
+    def compile_block_draft(
+        self, forward: Any, state: ScriptedState, plan: DraftLoopPlan
+    ) -> HostBlockDraft:
+        return HostBlockDraft(
+            self.compile(forward, state, max_rows=plan.max_rows, taps=plan.taps), plan, 0
+        )
 
     def compile_device_loop(self, plan: DeviceLoopPlan) -> None:
         """It cannot."""

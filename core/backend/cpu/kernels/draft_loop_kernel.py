@@ -1,7 +1,8 @@
 """The draft loop: what lies between two walks through a program that continues from its own picks.
 
 `write_begin` lays out the first step, `write_choose` is the last entry of the program: it picks a
-token for each row of logits and lays out the step of these tokens.
+token for each row of logits and lays out the step of these tokens. `write_choose_rows` is the last
+entry of a program that drafts a block of rows at once.
 """
 
 from __future__ import annotations
@@ -129,18 +130,14 @@ def write_choose(e: Emitter, hidden_width: int, *, is_short: bool, advances: boo
 def _choose(c: _Loop, row: Value, scratch: Value, *, is_short: bool, advances: bool) -> None:
     """A token for a row of logits, if the draft does not end before it."""
     e, w = c.e, c.w
-    maxima = w[LoopWords.MAXIMA] + row * w[LoopWords.MAXIMA_BYTES]
-    sums = w[LoopWords.SUMS] + row * w[LoopWords.MAXIMA_BYTES]
-    logits = w[LoopWords.LOGITS] + row * w[LoopWords.LOGITS_BYTES]
-    vocab_subset = w[LoopWords.VOCAB_SUBSET] if is_short else None
-    head = Head(logits, maxima, w[LoopWords.N_VALUES], vocab_subset)
+    head, sums = _head_of(w, row, is_short=is_short)
     b = e.load(I64, c.row_word(row, RowWords.SEQUENCE), 8)
     last = c.last_row(e.load(I64, c.row_word(row, RowWords.PLACE), 8))
     position = c.word(c.step[StepWords.POSITIONS], last) + 1
     if not advances:
         position = position + c.word(w[LoopWords.COUNTS], b)
     request = e.load(I64, c.setting(b, SettingsWords.REQUEST), 8)
-    best = largest(e, maxima, head.n_blocks)
+    best = largest(e, head.maxima, head.n_blocks)
     token = pick_token(e, head, best, (request, scratch, position))
     goes_on = e.variable(e.index(picking.UNSURE))
     with e.when(token < 0):
@@ -157,6 +154,43 @@ def _choose(c: _Loop, row: Value, scratch: Value, *, is_short: bool, advances: b
             goes_on_after = n + 1 < e.load(I64, c.setting(b, SettingsWords.LENGTH), 8)
             goes_on.set(goes_on_after.select(token, goes_on.get()))
     e.store(goes_on.get(), c.row_word(row, RowWords.TOKEN), 8)
+
+
+def _head_of(w: list[Value], row: Value, *, is_short: bool) -> tuple[Head, Value]:
+    """A row of logits, and the sums of its blocks."""
+    maxima = w[LoopWords.MAXIMA] + row * w[LoopWords.MAXIMA_BYTES]
+    sums = w[LoopWords.SUMS] + row * w[LoopWords.MAXIMA_BYTES]
+    logits = w[LoopWords.LOGITS] + row * w[LoopWords.LOGITS_BYTES]
+    vocab_subset = w[LoopWords.VOCAB_SUBSET] if is_short else None
+    return Head(logits, maxima, w[LoopWords.N_VALUES], vocab_subset), sums
+
+
+def write_choose_rows(e: Emitter, ahead: int, *, is_short: bool) -> None:
+    """A token and its chance for each row of logits: `DRAFTED` and `CHANCES` are by row here. Of a
+    sequence without a request every row is `UNSURE`."""
+    words_at, part, parts = e.parameters
+    w = e.words(words_at, LoopWords.COUNT)
+    step = e.words(w[LoopWords.STEP], StepWords.COUNT)
+    scratch = w[LoopWords.SCRATCH] + part * picking.SCRATCH_BYTES
+    first, last = e.share(e.load(I64, step[StepWords.OUT_SET], 8), part, parts)
+    with e.range(first, last) as row:
+        head, sums = _head_of(w, row, is_short=is_short)
+        b = e.load(I64, w[LoopWords.ROWS] + row * (8 * RowWords.COUNT), 8)
+        asks = w[LoopWords.SETTINGS] + b * (8 * SettingsWords.COUNT)
+        request = e.load(I64, asks + 8 * SettingsWords.REQUEST, 8)
+        place = e.load(I64, step[StepWords.OUT_INDEX] + row * 8, 8)
+        position = e.load(I64, step[StepWords.POSITIONS] + place * 8, 8) + ahead
+        found = e.variable(e.index(picking.UNSURE))
+        with e.when(request > 0):
+            best = largest(e, head.maxima, head.n_blocks)
+            token = pick_token(e, head, best, (request, scratch, position))
+            found.set(token)
+            with e.when(token >= 0):
+                sharp = e.load(F32, asks + 8 * SettingsWords.SHARPNESS)
+                chance = _chance(e, head, (best, sums, sharp), token)
+                e.store(chance, w[LoopWords.CHANCES] + row * 8, 8)
+        e.store(found.get(), w[LoopWords.DRAFTED] + row * 8, 8)
+    e.finish()
 
 
 def _stops(c: _Loop, token: Value) -> Value:
