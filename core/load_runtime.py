@@ -28,6 +28,7 @@ from .models import build_model
 from .models.adapters import AdapterPath, AdapterSet
 from .models.demand import Demand
 from .models.model import Model
+from .models.phi3 import for_context
 from .ranks.backend import RankedBackend
 from .ranks.devices import OneIsTooSmallError, check_devices, each_device, n_others
 from .ranks.load import load_ranked, on_several, open_ranks
@@ -85,7 +86,7 @@ def load_runtime(  # noqa: PLR0913 - keyword options of the user
         if progress is not None:
             backend.report = progress
         try:
-            file = with_overrides(open_gguf(path), overrides)
+            file = for_context(with_overrides(open_gguf(path), overrides), n_ctx)
             return _load(file, backend, n_ctx, spec, drafts, vision, threads, lora)
         except BaseException:
             backend.close()

@@ -1,4 +1,8 @@
-"""Phi-3 and Phi-4, GGUF architecture `phi3`: fused matrices, and factors of rope by the context."""
+"""Phi-3 and Phi-4, GGUF architecture `phi3`: fused matrices, and factors of rope by the context.
+
+Files made for long contexts have two sets of factors. Which one counts is decided once for all
+texts, by the context that is asked for, as llama.cpp decides by `-c`.
+"""
 
 from __future__ import annotations
 
@@ -6,22 +10,36 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ..backend.layers import RopePairs
+from ..gguf.overrides import with_overrides
 from .dense import BlockTraits, DenseModel
 from .rope import RopeSpec, build_rope
 
 if TYPE_CHECKING:
+    from ..gguf.reader import GgufFile
     from .model_weights import Weights
 
 SHORT, LONG = "rope_factors_short", "rope_factors_long"
+ORIGINAL = "rope.scaling.original_context_length"
 
 
 class Phi3(DenseModel):
     def traits(self, weights: Weights) -> Callable[[int], BlockTraits]:
-        """The factors are those of the whole context, as llama.cpp takes them without `-c`."""
         h, meta = self.hparams, weights.file.metadata
-        trained = meta.int("rope.scaling.original_context_length", h.n_ctx_train, low=1)
+        trained = meta.int(ORIGINAL, h.n_ctx_train, low=1)
         chosen, other = (LONG, SHORT) if h.n_ctx_train > trained else (SHORT, LONG)
         weights.leave_out(f"{other}.")
         spec = RopeSpec(factors=chosen)
         every = BlockTraits(build_rope(weights, h.key_dim, RopePairs.HALVES, spec))
         return lambda _block: every
+
+
+def for_context(file: GgufFile, n_ctx: int | None) -> GgufFile:
+    """The file as it is to be read where a context of so many tokens is asked for: in a short one
+    its factors are those for short contexts. It is another model then, with slot files of its
+    own."""
+    meta = file.metadata
+    if n_ctx is None or f"{SHORT}.weight" not in file.tensors or not meta.has(ORIGINAL):
+        return file
+    trained = meta.int("context_length", low=1)
+    is_short = n_ctx <= meta.int(ORIGINAL, low=1) < trained
+    return with_overrides(file, {meta.full_key(ORIGINAL): trained}) if is_short else file
