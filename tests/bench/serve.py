@@ -12,6 +12,7 @@ import subprocess
 import time
 from typing import Any
 
+import psutil
 from support.llama_cpp import LlamaCpp
 from support.served import SPEC, Served, ask, served
 
@@ -23,11 +24,12 @@ from .setup import Setup
 
 STARTS, ROUNDS = 5, 3
 START_S, RATIO, ADDED_MS, END_S = 1.2, 1.5, 2.0, 5.0
+LOG_ROUNDS, N_LOGGED, LOG_COST = 40, 128, 1.01
 N_CTX = 1024
 
 
 def serving(setup: Setup) -> list[Figure]:
-    return [*start(), *streams(setup), *added(), *end(), *logprobs()]
+    return [*start(), *streams(setup), *added(), *log(setup), *end(), *logprobs()]
 
 
 def start() -> list[Figure]:
@@ -136,6 +138,35 @@ def _server_that_notes(pipe: Any) -> None:
         pipe.send(server.port)
         pipe.recv()
         pipe.send(notes)
+
+
+def log(setup: Setup) -> list[Figure]:
+    """Processor time of two servers for the same requests, in turn; only one writes a line each."""
+    flags = ("-np", str(N_STREAMS), "-kvu", "-c", str(N_CTX), "-t", str(setup.threads))
+    path = setup.folder / "server.log"
+    with (
+        served(*flags, "--log-file", str(path)) as logging,
+        served(*flags, "--log-level", "error") as silent,
+    ):
+        ratios = []
+        for i in range(LOG_ROUNDS + 1):
+            pair = (logging, silent)[:: 1 if i % 2 else -1]
+            found = {each.port: _processor_time(each) for each in pair}
+            if i:
+                ratios.append(found[logging.port] / found[silent.port])
+    lines = path.read_text(encoding="utf-8").count("POST /completion 200")
+    if lines != N_STREAMS * (LOG_ROUNDS + 1):
+        raise AssertionError(f"{lines} lines of the log")
+    name = f"{N_STREAMS} streams of {N_LOGGED} tokens: with the log over without"
+    return [Figure(name, statistics.median(ratios), "x", at_most=LOG_COST, detail=spread(ratios))]
+
+
+def _processor_time(server: Served) -> float:
+    process = psutil.Process(server.process.pid)
+    before = sum(process.cpu_times()[:2])
+    asyncio.run(together(server.port, n=N_LOGGED))
+    seconds: float = sum(process.cpu_times()[:2]) - before
+    return seconds
 
 
 def end() -> list[Figure]:

@@ -46,9 +46,9 @@ async def stream(port: int, body: dict[str, Any], heard: Heard) -> None:
     writer.close()
 
 
-async def together(port: int, **more: Any) -> list[Heard]:
+async def together(port: int, n: int = N_TOKENS, **more: Any) -> list[Heard]:
     heard = [Heard() for _ in range(N_STREAMS)]
-    await asyncio.gather(*(stream(port, body_of(i, **more), heard[i]) for i in range(N_STREAMS)))
+    await asyncio.gather(*(stream(port, body_of(i, n, **more), heard[i]) for i in range(N_STREAMS)))
     return heard
 
 
