@@ -182,7 +182,7 @@ ROWS: Final[tuple[Row, ...]] = (
     *_notes("one sequence keeps its own cache", "C", "--cache-ram -cram N"),
     # Steps.
     *_notes("prompts are read in pieces that fit the device; the size changes no result", ALL,
-        "--batch-size -b N", "--ubatch-size -ub N",
+        "--ubatch-size -ub N",
     ),
     *_notes("attention is one pass over the cache on every device", ALL,
         "--flash-attn -fa on|off|auto",
@@ -352,6 +352,7 @@ ENVIRONMENT: Final[dict[str, str]] = {
         "REUSE_PORT": "--reuse-port",
         "PORT": "--port",
         "N_PARALLEL": "--parallel",
+        "BATCH": "--batch-size",
         "ALIAS": "--alias",
         "API_KEY_FILE": "--api-key-file",
         "SSL_KEY_FILE": "--ssl-key-file",

@@ -120,6 +120,7 @@ def open_runtime(  # noqa: PLR0913 - all that a model is loaded with
             model,
             place.device,
             n_ctx=place.ctx_size or None,
+            n_batch=place.batch_size,
             threads=place.threads,
             repack_cache=place.repack_cache or _is_repack_cache_set(place.device),
             cache_type_k=place.cache_type_k,

@@ -57,7 +57,9 @@ class ListenOptions:
         "--kv-unified/--no-kv-unified -kvu",
         "All of --ctx-size for each of --parallel sequences instead of a share.",
     )
-    alias: str | None = flag("--alias -a A,B", "Names of the model; the first one is shown.")
+    alias: str | None = flag(
+        "--alias -a A,B", "Names of the model; the first in the alphabet is its id."
+    )
     tags: str | None = flag("--tags A,B", "Words about the model, shown in /v1/models.")
     api_key: list[str] | None = flag(
         "--api-key A,B", "Keys, one of which every request needs (or SPEC_API_KEY)."
@@ -321,7 +323,7 @@ def _listening(listen: ListenOptions) -> dict[str, Any]:
         "is_open": listen.insecure,
         "allowed_hosts": tuple(name.lower() for name in _parts(listen.allowed_hosts)),
         "cors_origins": _parts(listen.cors_origins),
-        "alias": _parts(listen.alias),
+        "alias": tuple(sorted(set(_parts(listen.alias)))),  # as llama-server has them
         "tags": _parts(listen.tags),
         "api_prefix": listen.api_prefix.rstrip("/"),
         "ssl_key": _path(listen.ssl_key_file),

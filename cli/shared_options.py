@@ -125,6 +125,12 @@ class PlaceOptions:
     ctx_size: int = flag(
         "--ctx-size -c N", "Context length in tokens; 0: the model's own, at most 8192.", 0, min=0
     )
+    batch_size: int | None = flag(
+        "--batch-size -b N",
+        "Tokens of a prompt that one step reads, at most, in pages of 64; 256 if not given. "
+        "Fewer let other texts through more often.",
+        min=1,
+    )
     threads: int | None = flag(
         "--threads -t N",
         "Number of threads of --device cpu; the number of cores if not given.",

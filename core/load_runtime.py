@@ -49,6 +49,7 @@ def load_runtime(  # noqa: PLR0913 - keyword options of the user
     device: str = "auto",
     *,
     n_ctx: int | None = None,
+    n_batch: int | None = None,
     threads: int | None = None,
     cache_type_k: str = "f16",
     cache_type_v: str = "f16",
@@ -65,9 +66,10 @@ def load_runtime(  # noqa: PLR0913 - keyword options of the user
     """Return a runtime of a GGUF file, checked and loaded. `core.load`.
 
     `path` is a file or the name of a model that is here; `model_names` says which one is opened if
-    it is None. `device` is as on the command line, `n_ctx` in tokens. On the CPU, cached keys and
-    values may be of type f16 or q8_0; with `repack_cache`, its form of the weights is kept on disk
-    and mapped the next time. `spec` names the drafters (None: every one that the files offer),
+    it is None. `device` is as on the command line, `n_ctx` in tokens, `n_batch` in those of a
+    prompt that one step reads at most. On the CPU, cached keys and values may be of type f16 or
+    q8_0; with `repack_cache`, its form of the weights is kept on disk and mapped the next time.
+    `spec` names the drafters (None: every one that the files offer),
     `draft` is the file of a draft model, an MTP head or another network, or several of them, one of
     each kind (None: networks beside the model's file; an empty list: none): none changes the text.
     `mmproj` is the file with the vision tower of a model that has one; an image then takes
@@ -101,6 +103,7 @@ def load_runtime(  # noqa: PLR0913 - keyword options of the user
             runtime = load(backend)
         except OneIsTooSmallError as error:
             runtime = on_several(error, kv_types, load)
+    runtime.n_batch = n_batch
     runtime.stats.load_ms = runtime.load_ms = 1000 * (time.perf_counter() - start)
     return runtime
 

@@ -76,6 +76,7 @@ class Runtime:
         self.tokenizer, self.n_ctx = tokenizer, n_ctx
         self.draft_files: tuple[DraftFile, ...] = ()  # what drafts beside the model's own file
         self.image_encoder: ImageEncoder | None = None  # of the mmproj file
+        self.n_batch: int | None = None  # tokens of a prompt that one step reads, at most
         self.load_ms = 0.0
         self.stats = Stats()  # of the latest generation
         self.budget = self.plan(1)
@@ -128,6 +129,7 @@ class Runtime:
             self._demands,
         )  # fmt: skip
         other.draft_files, other._keeps_results = self.draft_files, keeps
+        other.n_batch = self.n_batch
         return other
 
     def setting(self, n_slots: int) -> Setting:
@@ -276,8 +278,11 @@ class Runtime:
 
     @property
     def prompt_rows(self) -> int:
-        """Rows of a prompt in one step, at most: at least those of an image that see each other."""
+        """Rows of a prompt in one step, at most: at least those of an image that see each other.
+        A device whose bits depend on how prompts are cut cuts them in its own way."""
         least, encoder = self.backend.prompt_chunk or PREFILL_CHUNK, self.image_encoder
+        if self.n_batch is not None and self.backend.prompt_chunk is None:
+            least = min(least, -(-self.n_batch // PAGE_LEN) * PAGE_LEN)
         if encoder is None or not encoder.is_bidirectional:
             return least
         return max(least, -(-encoder.most_rows // PAGE_LEN) * PAGE_LEN)

@@ -215,7 +215,7 @@ def test_what_is_wrong_with_the_model(real_spec: Run, tmp_path: Path) -> None:
 def test_keys_from_files_and_the_environment(tmp_path: Path) -> None:
     keys = tmp_path / "keys"
     keys.write_text("# of us\none\n\n two \n  #three\n")
-    with serving("--api-key-file", str(keys), "--alias", "mine,other") as (_, port):
+    with serving("--api-key-file", str(keys), "--alias", "other,mine") as (_, port):
         for key, status in (
             ("one", 200),
             ("two", 200),

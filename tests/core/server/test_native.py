@@ -7,7 +7,7 @@ from threading import Event, Thread
 from typing import Any
 
 import pytest
-from support.serving import HANGS_S, Server
+from support.serving import HANGS_S, Server, nano_server, running
 
 PROMPT = "def add(a, b):\n"
 GREEDY: dict[str, Any] = {"prompt": PROMPT, "temperature": 0, "n_predict": 20}
@@ -90,6 +90,21 @@ def test_progress(server: Server, path: str) -> None:
     assert len(told) > 2
     assert [each["processed"] for each in told] == sorted(each["processed"] for each in told)
     assert all(each["total"] == told[0]["total"] for each in told)
+
+
+def test_smaller_pieces_of_a_prompt() -> None:
+    """--batch-size: more steps, each of whole pages of 64 tokens, and the same text."""
+    body = {"prompt": "a = 1\nb = 2\n" * 30, "max_tokens": 8, "n_probs": 2, "seed": 1}
+    found = []
+    for n_batch, piece in ((None, 256), (65, 128), (1, 64)):
+        with running(nano_server(how={"n_batch": n_batch})) as server:
+            events = server.events("/completion", return_progress=True, **body)
+        progress = [e["prompt_progress"] for e in events if "prompt_progress" in e]
+        processed = [each["processed"] for each in progress]
+        total = progress[0]["total"]
+        assert processed == [*range(0, total, piece), total]
+        found.append([e.get("completion_probabilities") for e in events if e.get("content")])
+    assert found[0] == found[1] == found[2]
 
 
 @pytest.mark.parametrize("path", ["/completion", "/v1/chat/completions"])
