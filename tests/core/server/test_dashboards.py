@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from grafana_foundation_sdk.cog.encoder import JSONEncoder
+from grafana_foundation_sdk.models.dashboard import Dashboard
 from prometheus_client.parser import text_string_to_metric_families
 from support.replicated import replicated
 from support.routed import Source, router
@@ -64,6 +66,28 @@ def expressions() -> Iterator[Any]:
     for panel in json.loads(BOARD.read_text(encoding="utf-8"))["panels"]:
         for target in panel["targets"]:
             yield pytest.param(target["expr"], id=f"{panel['title']} {target['refId']}")
+
+
+def test_grafana_reads_our_board() -> None:
+    """Its own types take every field, and give it back."""
+    board = json.loads(BOARD.read_text(encoding="utf-8"))
+    read = Dashboard.from_json(board)
+    assert_within(board, json.loads(JSONEncoder().encode(read)))
+    assert len(read.panels or []) == len(board["panels"])
+
+
+def assert_within(some: Any, whole: Any, place: str = "") -> None:
+    if isinstance(some, dict):
+        assert isinstance(whole, dict), place
+        for key, value in some.items():
+            assert key in whole, f"{place}/{key}"
+            assert_within(value, whole[key], f"{place}/{key}")
+    elif isinstance(some, list):
+        assert len(some) == len(whole), place
+        for i, (value, other) in enumerate(zip(some, whole, strict=True)):
+            assert_within(value, other, f"{place}[{i}]")
+    else:
+        assert some == whole, place
 
 
 @pytest.mark.parametrize("expression", list(expressions()))
