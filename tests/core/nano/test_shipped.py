@@ -1,4 +1,8 @@
-"""The bundled model and its draft model: what they are, what they can do, the same in llama.cpp."""
+"""The bundled model and its draft model: what they are, what they can do, the same in llama.cpp.
+
+`tests/data/nano-answers.json` is what the float32 backend writes behind the prompts, as tokens;
+`PYTHONPATH=tests/lib:.types python tests/core/nano/test_shipped.py` writes it anew.
+"""
 
 from __future__ import annotations
 
@@ -23,6 +27,7 @@ DATA = Path(__file__).parents[2] / "data"
 NANO, DRAFT = nano.path(), DATA / "nano-draft.gguf"
 TEXTS = json.loads((DATA / "nano-prompts.json").read_text(encoding="utf-8"))
 PROMPTS: list[str] = TEXTS["prompts"]
+ANSWERS, N_ANSWER = DATA / "nano-answers.json", 128
 FIGURES = json.loads((Path(__file__).parent / "figures.json").read_text(encoding="utf-8"))
 
 LICENSE = "PSF-2.0 AND MIT AND BSD-3-Clause AND BSD-2-Clause AND Apache-2.0 AND ISC"
@@ -103,7 +108,12 @@ def test_the_head_drafts(runtime: Runtime) -> None:
 
 @pytest.mark.slow
 def test_the_head_drafts_as_well_as_was_measured(runtime: Runtime) -> None:
-    found = drafted(runtime, PROMPTS, 128)
+    """On texts that are the same everywhere: processors round otherwise, and write others."""
+    found = DraftAcceptance(0, (0, 0, 0))
+    for text, written in zip(PROMPTS, json.loads(ANSWERS.read_text()), strict=True):
+        prompt = runtime.tokenizer.encode(text, parse_special=False)
+        if len(written) > 4:
+            found += measure(runtime.model, runtime.backend, prompt, written)
     assert found.first >= FIGURES["first_token"] - 0.01
     assert found.length >= FIGURES["acceptance_length"] - 0.03
 
@@ -135,3 +145,14 @@ def first_loss(runtime: Runtime, prompt: list[int], theirs: list[int]) -> float:
             logits = runtime.logits([*prompt, *ours[:i]])[-1]
             return float(logits[own] - logits[other])
     return 0.0
+
+
+def write_answers() -> None:
+    with core.load(NANO, "torch") as runtime:
+        prompts = [runtime.tokenizer.encode(text, parse_special=False) for text in PROMPTS]
+        lines = [json.dumps(write(runtime, prompt, N_ANSWER)) for prompt in prompts]
+    ANSWERS.write_text("[\n" + ",\n".join(lines) + "\n]\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    write_answers()
