@@ -48,6 +48,7 @@ SECTIONS: dict[str, Section] = {
     "rows": widths.rows,
     "qwen3": partial(decode.other_shape, name="qwen3"),
     "moe": partial(decode.other_shape, name="moe"),
+    "oss": decode.oss_shape,
     "recurrent": recurrent.recurrent,
     "bandwidth": bandwidth.share,
     "neighbour": neighbour.beside_a_neighbour,

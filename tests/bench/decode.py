@@ -26,6 +26,7 @@ DECODE_ASKED = {"Q4_0": 1.75, "Q4_K_M": 1.7, "Q8_0": 1.35}
 NATIVE_PROMPT = {"Q4_0": 307, "Q4_K_M": 280, "Q8_0": 201}
 PROMPT_ASKED = 2.5
 OTHERS_ASKED = {"qwen3": 1.5, "moe": 1.5}
+OSS_ASKED = 1.2
 
 
 @dataclass
@@ -102,3 +103,8 @@ def dense(setup: Setup) -> list[Figure]:
 def other_shape(setup: Setup, name: str) -> list[Figure]:
     decode, _ = measure(setup.file(name), setup.threads)
     return [decode_figure(f"{name} Q4_K_M", decode, OTHERS_ASKED[name])]
+
+
+def oss_shape(setup: Setup) -> list[Figure]:
+    decode, _ = measure(setup.oss(), setup.threads)
+    return [decode_figure("gpt-oss MXFP4", decode, OSS_ASKED)]

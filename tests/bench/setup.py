@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 from support import llama_quantize, random_file, random_shapes
 from support.random_file import Sizes, write_random
+from support.random_oss import write_random_oss
 
 from nextn.core.backend.cpu.backend import CpuBackend
 from nextn.core.backend.cpu.machine_code import Kernels
@@ -38,6 +39,10 @@ _FILES: dict[str, tuple[str, Sizes]] = {
 class Setup:
     threads: int
     folder: Path  # of the random files
+
+    def oss(self) -> Path:
+        path = self.folder / "gpt-oss.gguf"
+        return path if path.exists() else write_random_oss(path)
 
     def file(self, name: str) -> Path:
         mixture, sizes = _FILES[name]

@@ -21,7 +21,7 @@ from .llama_quantize import is_float, mixture_types
 from .random_shapes import QWEN35_800M, Shapes, Sizes, model_keys, tensor_shapes
 from .vocab import byte_characters
 
-__all__ = ["Shapes", "Sizes", "write_random", "write_random_qwen35", "write_shapes"]
+__all__ = ["Shapes", "Sizes", "write_kinds", "write_random", "write_random_qwen35", "write_shapes"]
 
 # Where the half-float scales of a block are, to be made small and finite.
 SCALES_AT = {
@@ -40,7 +40,7 @@ def write_shapes(
     path: Path, metadata: dict[str, Any], shapes: Shapes, mixture: str, n_vocab: int, seed: int = 0
 ) -> Path:
     """Of any architecture."""
-    return _write(path, metadata, shapes, mixture_types(shapes, mixture), n_vocab, seed)
+    return write_kinds(path, metadata, shapes, mixture_types(shapes, mixture), n_vocab, seed)
 
 
 def write_random_qwen35(path: Path, recipe: str, sizes: Sizes = QWEN35_800M, seed: int = 0) -> Path:
@@ -49,17 +49,18 @@ def write_random_qwen35(path: Path, recipe: str, sizes: Sizes = QWEN35_800M, see
         return write_random(path, recipe, sizes, seed)
     shapes = tensor_shapes(sizes)
     kinds = {name: "F32" if is_float(name, shape) else recipe for name, shape in shapes.items()}
-    return _write(path, model_keys(sizes), shapes, kinds, sizes.n_vocab, seed)
+    return write_kinds(path, model_keys(sizes), shapes, kinds, sizes.n_vocab, seed)
 
 
-def _write(
+def write_kinds(
     path: Path,
     metadata: dict[str, Any],
     shapes: Shapes,
     kinds: dict[str, str],
     n_vocab: int,
-    seed: int,
+    seed: int = 0,
 ) -> Path:
+    """With a type for each tensor."""
     rng = np.random.default_rng(seed)
     tensors = [_tensor(rng, name, shape, kinds[name]) for name, shape in shapes.items()]
     write_gguf(path, metadata | vocabulary(n_vocab), tensors, overwrite=True)
@@ -79,8 +80,8 @@ def _tensor(rng: np.random.Generator, name: str, shape: tuple[int, ...], kind: s
         for first in range(0, n_rows, ROWS_AT_ONCE):
             rows = min(ROWS_AT_ONCE, n_rows - first)
             data = rng.integers(0, 256, (rows, n_blocks, form.block_bytes), dtype=np.uint8)
-            for at, half in scales.items():
-                data[..., at : at + 2] = half
+            for at, scale in scales.items():
+                data[..., at : at + len(scale)] = scale
             yield data.tobytes()
 
     return TensorData(name, shape, form, pieces)
@@ -88,7 +89,9 @@ def _tensor(rng: np.random.Generator, name: str, shape: tuple[int, ...], kind: s
 
 def block_scales(kind: str, n_in: int) -> dict[int, NDArray[np.uint8]]:
     """The half floats of a block, by where they are: a step of the quants is worth about
-    1 / sqrt(n_in), so that logits stay of ordinary size."""
+    1 / sqrt(n_in), so that logits stay of ordinary size. Of MXFP4 it is an exponent."""
+    if kind == "MXFP4":
+        return {0: np.array([round(127 + np.log2(n_in**-0.5 / 2.7))], np.uint8)}
     span = {"Q8_0": 73, "Q6_K": 18 * 64, "Q4_K": 4.6 * 36, "Q5_K": 9 * 36, "Q2_K": 1.1 * 9}
     scale, first = n_in**-0.5 / span.get(kind, 4.6), SCALES_AT[kind][0]
     halves = {at: np.float16(scale * (1.0 if at == first else 0.3)) for at in SCALES_AT[kind]}
@@ -104,7 +107,7 @@ def small_tensor(
     if "ffn_gate_inp" in name:
         values: NDArray[np.float64] = shape[-1] ** -0.5 * rng.standard_normal(shape)
         return values.astype(np.float32)
-    centre = 0.0 if "conv1d" in name or "dt" in name else 1.0
+    centre = 0.0 if "conv1d" in name or "dt" in name or name.endswith(".bias") else 1.0
     return (centre + 0.3 * rng.standard_normal(shape)).astype(np.float32)
 
 
