@@ -31,7 +31,7 @@ WRONG = {
         "-mu is not supported: download the file and give it with -m FILE, or -md FILE"
     ),
     "serve -m m.gguf -c": "option '-c' requires an argument",
-    "serve -m m.gguf -b": "-b needs a value: N",
+    "serve -m m.gguf -ub": "-ub needs a value: N",
     "serve -m m.gguf --no-warmup=1": "--no-warmup takes no value",
     "serve -m m.gguf --reasoning maybe": "--reasoning must be on, off or auto, got 'maybe'",
     "generate -m m.gguf --reasoning off hi": "--reasoning needs --chat",

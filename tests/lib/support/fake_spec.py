@@ -134,6 +134,7 @@ def fake_load(  # noqa: PLR0913 - as the real one
     device: str = "auto",
     *,
     n_ctx: int | None = None,
+    n_batch: int | None = None,
     threads: int | None = None,
     cache_type_k: str = "f16",
     cache_type_v: str = "f16",
