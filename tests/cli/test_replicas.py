@@ -286,6 +286,7 @@ def test_clients_that_leave_and_the_end_of_busy_replicas(number: int) -> None:
         for reader in readers:
             reader.start()
         replicas = replicas_of(process)
+        assert {each.nice() for each in replicas} == {psutil.Process(process.pid).nice()}
         process.send_signal(number)
         assert process.wait(HANGS_S) == 0
         for reader in readers:

@@ -176,6 +176,9 @@ class RayCluster:
     def _join(self) -> None:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+        # Ray's own is 15: beside other work its processes would get a thirtieth of a processor, and
+        # be taken for hung.
+        os.environ.setdefault("RAY_worker_niceness", "0")
         plan = self.plan
         common: dict[str, Any] = {
             "namespace": self.name, "logging_level": logging.CRITICAL, "log_to_driver": False,
