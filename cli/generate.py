@@ -91,8 +91,7 @@ def generate(  # noqa: PLR0913 - groups of flags
     sees = projector.is_looked_for and bool(images.image)
     model = choose_model(models, output, spec, with_mmproj=sees)
     is_on_terminal = not prompts.is_given and sys.stdin.isatty()
-    is_chat = chats.chat or (is_on_terminal and has_conversations(model))
-    setup = read_chat(chats, is_wanted=is_chat)
+    setup = read_chat(chats, is_wanted=chats.chat or (is_on_terminal and has_conversations(model)))
     is_interactive = setup is not None and is_on_terminal
     if is_interactive:
         check_conversation(results, audit)

@@ -128,7 +128,7 @@ class PlaceOptions:
     batch_size: int | None = flag(
         "--batch-size -b N",
         "Tokens of a prompt that one step reads, at most, in pages of 64; 256 if not given. "
-        "Fewer let other texts through more often.",
+        "Fewer let other sequences through more often. --device cuda always reads 2048.",
         min=1,
     )
     threads: int | None = flag(

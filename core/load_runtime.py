@@ -24,11 +24,10 @@ from .gguf.checks import check_vocabulary
 from .gguf.overrides import Scalar, with_overrides
 from .gguf.reader import GgufFile, open_gguf
 from .model_names import find_model
-from .models import build_model
+from .models import build_model, for_context
 from .models.adapters import AdapterPath, AdapterSet
 from .models.demand import Demand
 from .models.model import Model
-from .models.phi3 import for_context
 from .ranks.backend import RankedBackend
 from .ranks.devices import OneIsTooSmallError, check_devices, each_device, n_others
 from .ranks.load import load_ranked, on_several, open_ranks
@@ -69,20 +68,19 @@ def load_runtime(  # noqa: PLR0913 - keyword options of the user
     it is None. `device` is as on the command line, `n_ctx` in tokens, `n_batch` in those of a
     prompt that one step reads at most. On the CPU, cached keys and values may be of type f16 or
     q8_0; with `repack_cache`, its form of the weights is kept on disk and mapped the next time.
-    `spec` names the drafters (None: every one that the files offer),
-    `draft` is the file of a draft model, an MTP head or another network, or several of them, one of
-    each kind (None: networks beside the model's file; an empty list: none): none changes the text.
-    `mmproj` is the file with the vision tower of a model that has one; an image then takes
-    `image_min_tokens` to `image_max_tokens` of the context. `overrides`: values of the file's keys
-    in place of its own. `lora`: files of LoRA adapters, each alone or with its scale, a pair.
+    `spec` names the drafters (None: every one that the files offer), `draft` is the file of a draft
+    model, an MTP head or another network, or several of them, one of each kind (None: networks
+    beside the model's file; an empty list: none): none changes the text. `mmproj` is the file with
+    the vision tower of a model that has one; an image then takes `image_min_tokens` to
+    `image_max_tokens` of the context. `overrides`: values of the file's keys in place of its own.
+    `lora`: files of LoRA adapters, each alone or with its scale, a pair.
     """
     vision = check_mmproj(mmproj, image_min_tokens, image_max_tokens)
     drafts = [draft] if isinstance(draft, str | Path) else None if draft is None else list(draft)
     path, spec = find_model(path), spec or BY_DEFAULT
     lora = [lora] if isinstance(lora, str | Path) else list(lora)
-    start = time.perf_counter()
-    kv_types = KvTypes.parse(cache_type_k, cache_type_v)
-    devices = each_device(device)
+    kv_types, start = KvTypes.parse(cache_type_k, cache_type_v), time.perf_counter()
+    _check_batch(n_batch)
 
     def load(backend: Backend) -> Runtime:
         if progress is not None:
@@ -94,23 +92,24 @@ def load_runtime(  # noqa: PLR0913 - keyword options of the user
             backend.close()
             raise
 
-    if len(devices) > 1:
-        runtime = load(_open_several(device, devices, kv_types, repack_cache=repack_cache))
-    else:
-        n_threads = usable_threads(threads)
-        backend = create_backend(device, n_threads, kv_types, repack_cache=repack_cache)
-        try:
-            runtime = load(backend)
-        except OneIsTooSmallError as error:
-            runtime = on_several(error, kv_types, load)
+    try:
+        runtime = load(_open(device, threads, kv_types, repack_cache=repack_cache))
+    except OneIsTooSmallError as error:
+        runtime = on_several(error, kv_types, load)
     runtime.n_batch = n_batch
     runtime.stats.load_ms = runtime.load_ms = 1000 * (time.perf_counter() - start)
     return runtime
 
 
-def _open_several(
-    name: str, devices: list[str], kv_types: KvTypes, *, repack_cache: bool
-) -> Backend:
+def _check_batch(n_batch: int | None) -> None:
+    if n_batch is not None and n_batch < 1:
+        raise ConfigError(f"the batch size must be at least 1, got {n_batch}")
+
+
+def _open(name: str, threads: int | None, kv_types: KvTypes, *, repack_cache: bool) -> Backend:
+    devices = each_device(name)
+    if len(devices) == 1:
+        return create_backend(name, usable_threads(threads), kv_types, repack_cache=repack_cache)
     if repack_cache:
         raise ConfigError(f"--repack-cache is for --device cpu, not {name}")
     check_devices(devices)

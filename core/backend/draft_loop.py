@@ -172,6 +172,24 @@ def drafts_of(sequences: Sequence[BatchRow]) -> Drafts:
     )
 
 
+def cut_drafts(
+    tokens: Sequence[int],
+    chances: Sequence[float],
+    holds: Sequence[bool],
+    lengths: Sequence[int],
+) -> Drafts:
+    """Of rows whose tokens were picked all at once: each draft up to its first row that does not
+    hold. `lengths`: rows of each draft, which lie one behind the other."""
+    drafts, first = Drafts([], []), 0
+    for length in lengths:
+        rows = holds[first : first + length]
+        end = first + (rows.index(False) if False in rows else length)
+        drafts.tokens.append(list(tokens[first:end]))
+        drafts.chances.append(list(chances[first:end]))
+        first += length
+    return drafts
+
+
 def chance_of(logits: Floats, logit: float, inverse_temperature: float = 1.0) -> float:
     """Softmax at one of the logits; `inverse_temperature` is one by the temperature."""
     largest = float(logits.max())

@@ -97,6 +97,15 @@ def build_model(
     return prepare_model(survey, file, backend, with_nextn=with_nextn, adapters=adapters)
 
 
+def for_context(file: GgufFile, n_ctx: int | None) -> GgufFile:
+    """See `Model.for_context`. None: no context was asked for."""
+    name = file.metadata.architecture
+    if n_ctx is None or name not in ARCHITECTURES:
+        return file
+    model_class: type[Model] = _load(ARCHITECTURES[name], __name__)
+    return model_class.for_context(file, n_ctx)
+
+
 def prepare_model(
     survey: Survey,
     file: GgufFile,

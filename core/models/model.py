@@ -110,6 +110,11 @@ class Model(ABC):
             self.output = weights.matrix(h.n_embd, {"output": h.n_vocab})
             self.output_at = weights.file, "output"
 
+    @classmethod
+    def for_context(cls, file: GgufFile, n_ctx: int) -> GgufFile:
+        """The file as this architecture reads it where a context of so many tokens is asked for."""
+        return file
+
     def end_norm(self, weights: Weights) -> Norm:
         """The norm before the head, with all that scales logits."""
         return weights.norm("output_norm", self.hparams.n_embd, self.hparams.eps)

@@ -32,14 +32,13 @@ class Phi3(DenseModel):
         every = BlockTraits(build_rope(weights, h.key_dim, RopePairs.HALVES, spec))
         return lambda _block: every
 
-
-def for_context(file: GgufFile, n_ctx: int | None) -> GgufFile:
-    """The file as it is to be read where a context of so many tokens is asked for: in a short one
-    its factors are those for short contexts. It is another model then, with slot files of its
-    own."""
-    meta = file.metadata
-    if n_ctx is None or f"{SHORT}.weight" not in file.tensors or not meta.has(ORIGINAL):
-        return file
-    trained = meta.int("context_length", low=1)
-    is_short = n_ctx <= meta.int(ORIGINAL, low=1) < trained
-    return with_overrides(file, {meta.full_key(ORIGINAL): trained}) if is_short else file
+    @classmethod
+    def for_context(cls, file: GgufFile, n_ctx: int) -> GgufFile:
+        """In a short context its factors are those for short ones. It is another model then, with
+        slot files of its own."""
+        meta = file.metadata
+        if f"{SHORT}.weight" not in file.tensors or not meta.has(ORIGINAL):
+            return file
+        trained = meta.int("context_length", low=1)
+        is_short = n_ctx <= meta.int(ORIGINAL, low=1) < trained
+        return with_overrides(file, {meta.full_key(ORIGINAL): trained}) if is_short else file

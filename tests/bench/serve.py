@@ -98,12 +98,12 @@ def added() -> list[Figure]:
     process.start()
     port = ours.recv()
     asyncio.run(together(port))  # warms up
-    heard = asyncio.run(together(port))
+    arrivals = asyncio.run(together(port))
     ours.send("end")
     made = ours.recv()
     process.join()
     waits = []
-    for i, each in enumerate(heard):
+    for i, each in enumerate(arrivals):
         at = made[i]
         waits += [1000 * (now - at[n]) for now, n in each.moments if 0 < n <= N_TOKENS]
     waits.sort()

@@ -19,7 +19,7 @@ PROMPTS = (
 
 
 @dataclass
-class Heard:
+class Arrivals:
     """When which tokens came: seconds, and how many there were then."""
 
     moments: list[tuple[float, int]] = field(default_factory=list)
@@ -32,7 +32,7 @@ def body_of(i: int, n: int = N_TOKENS, **more: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
-async def stream(port: int, body: dict[str, Any], heard: Heard) -> None:
+async def stream(port: int, body: dict[str, Any], arrivals: Arrivals) -> None:
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(request_bytes("POST", "/completion", body))
     rest = b""
@@ -42,21 +42,23 @@ async def stream(port: int, body: dict[str, Any], heard: Heard) -> None:
         for line in lines:
             if line.startswith(b"data: {"):
                 event = json.loads(line[6:])
-                heard.moments.append((now, event.get("tokens_predicted", 0)))
+                arrivals.moments.append((now, event.get("tokens_predicted", 0)))
     writer.close()
 
 
-async def together(port: int, n: int = N_TOKENS, **more: Any) -> list[Heard]:
-    heard = [Heard() for _ in range(N_STREAMS)]
-    await asyncio.gather(*(stream(port, body_of(i, n, **more), heard[i]) for i in range(N_STREAMS)))
-    return heard
+async def together(port: int, n: int = N_TOKENS, **more: Any) -> list[Arrivals]:
+    arrivals = [Arrivals() for _ in range(N_STREAMS)]
+    await asyncio.gather(
+        *(stream(port, body_of(i, n, **more), arrivals[i]) for i in range(N_STREAMS))
+    )
+    return arrivals
 
 
 def rate(port: int, **more: Any) -> float:
     """Tokens/s of all streams, from the requests to the last token."""
     began = time.perf_counter()
-    heard = asyncio.run(together(port, **more))
+    arrivals = asyncio.run(together(port, **more))
     seconds = time.perf_counter() - began
-    if any(each.moments[-1][1] != N_TOKENS for each in heard):
+    if any(each.moments[-1][1] != N_TOKENS for each in arrivals):
         raise AssertionError("not all tokens came")
     return N_STREAMS * N_TOKENS / seconds

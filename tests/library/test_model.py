@@ -424,6 +424,7 @@ def test_load_has_the_arguments_of_the_runtime() -> None:
         ({"device": "torch", "repack_cache": True}, "^repack_cache is for device cpu"),
         ({"speculation": "mpt"}, "^speculation mpt|mpt"),
         ({"n_ctx": 0}, "context size must be at least 1"),
+        ({"n_batch": 0}, "batch size must be at least 1"),
     ],
 )
 def test_errors_of_loading(options: dict[str, Any], said: str) -> None:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .. import picking
-from ..draft_loop import HostBlockDraft
+from ..draft_loop import HostBlockDraft, cut_drafts
 from ..interface import NO_REQUEST, DraftLoopPlan, Drafts, DraftSettings, Output
 from .draft_loop import Summits
 from .kernels.draft_loop_kernel import LoopWords, RowWords, SettingsWords, write_choose_rows
@@ -76,22 +75,11 @@ class CpuBlockDraft:
         output = self._run(step)
         if NO_REQUEST in requests:
             return self._by_host.pick(step, settings, output)
-        drafts, start = Drafts([], []), 0
-        for each, length in zip(settings, lengths, strict=True):
-            self._add(drafts, slice(start, start + length), each.p_min)
-            start += length
-        return drafts
-
-    def _add(self, drafts: Drafts, rows: slice, p_min: float) -> None:
-        """Of one sequence, up to where its draft ends."""
-        made, stops = self._made, self._plan.stops
-        tokens = made.tokens[rows].tolist()
-        pairs = zip(tokens, made.chances[rows].tolist(), strict=True)
-        kept = [
-            *takewhile(
-                lambda pair: pair[0] >= 0 and pair[0] not in stops and pair[1] >= p_min, pairs
-            )
+        n = sum(lengths)
+        tokens, chances = made.tokens[:n].tolist(), made.chances[:n].tolist()
+        p_mins = [each.p_min for each, k in zip(settings, lengths, strict=True) for _ in range(k)]
+        holds = [
+            token >= 0 and token not in self._plan.stops and chance >= p_min
+            for token, chance, p_min in zip(tokens, chances, p_mins, strict=True)
         ]
-        drafts.tokens.append([token for token, _ in kept])
-        drafts.chances.append([chance for _, chance in kept])
-        drafts.unsure.append(len(kept) < len(tokens) and tokens[len(kept)] == picking.UNSURE)
+        return cut_drafts(tokens, chances, holds, lengths)

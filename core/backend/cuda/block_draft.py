@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from ....cuda_kernels.draft_pick import draft_pick
 from ....cuda_kernels.spec_accept import MAX_SEQUENCES, DraftRows, Field, SequenceTable
-from ..draft_loop import HostBlockDraft
+from ..draft_loop import HostBlockDraft, cut_drafts
 from ..interface import DraftLoopPlan, Drafts, DraftSettings, Forward
 from ..step import Ints, Step
 from .device_contract import Device, Numpy
@@ -69,7 +69,7 @@ class CudaBlockDraft:
         repeated = self._graphs.of(key, lambda: self._repeated(key, contents))
         repeated.there.packet.send(contents)
         repeated.run()
-        return _drafts(repeated.there.picked(self._device), lengths[:n])
+        return cut_drafts(*repeated.there.picked(self._device), lengths[:n])
 
     def _contents(
         self, step: Step, settings: Sequence[DraftSettings], lengths: Ints
@@ -136,16 +136,3 @@ class _Block(Struct, frozen=True):
         counts = words[: len(Field) * self.n].reshape(-1, self.n)[Field.DRAFTED]
         tokens, chances = words[len(Field) * self.n :].reshape(2, self.n)
         return tokens.tolist(), chances.view(np.float32).tolist(), (counts > 0).tolist()
-
-
-def _drafts(picked: tuple[list[int], list[float], list[bool]], lengths: list[int]) -> Drafts:
-    """A draft ends before the first row without a token."""
-    tokens, chances, is_picked = picked
-    drafts, first = Drafts([], []), 0
-    for length in lengths:
-        rows = is_picked[first : first + length]
-        end = first + (rows.index(False) if False in rows else length)
-        drafts.tokens.append(tokens[first:end])
-        drafts.chances.append(chances[first:end])
-        first += length
-    return drafts

@@ -11,6 +11,7 @@ from nextn.core.backend import cuda
 from nextn.core.backend.cuda.backend import CudaBackend
 from nextn.core.backend.cuda.device_contract import Device, Mirror, Numpy, Shape
 from nextn.core.backend.cuda.prompt_parts import PromptSizes
+from nextn.core.backend.interface import Backend
 from nextn.cuda_kernels.kernel import Array
 
 
@@ -141,3 +142,12 @@ def use_for_cuda(
     monkeypatch.setattr(cuda, "open_device", lambda index: device or HostDevice(seed))
     if prompts is not None:
         monkeypatch.setattr(CudaBackend, "prompts", prompts)
+
+
+def device_of(backend: Backend) -> HostDevice:
+    """The device of a CUDA backend, if it is the CPU: only that one counts copies."""
+    assert isinstance(backend, CudaBackend)
+    device = backend.device
+    if not isinstance(device, HostDevice):
+        pytest.skip("only the shim counts copies")
+    return device

@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 from support.draft_loops import Drafter, Texts, assert_alike
-from support.host_device import HostDevice
+from support.host_device import device_of
 from support.running import load, random_tokens
 from support.tiny_models import TinyModel
 
-from nextn.core.backend.cuda.backend import CudaBackend
 from nextn.core.backend.cuda.draft_loop import CudaDraftLoop
 from nextn.core.backend.interface import NO_REQUEST, Drafts, DraftSettings
 from nextn.core.backend.step import Step, StepPart, build_step
@@ -29,14 +28,6 @@ def drafter(
 ) -> Drafter:
     model, backend = load(tiny(family, mtp=is_head, quantise="Q8_0").path, "cuda")
     return Drafter(model, backend, is_head, TAKEN if short else None)
-
-
-def device_of(made: Drafter) -> HostDevice:
-    assert isinstance(made.backend, CudaBackend)
-    device = made.backend.device
-    if not isinstance(device, HostDevice):
-        pytest.skip("copies are counted by the CPU that stands in for a device")
-    return device
 
 
 @pytest.mark.parametrize(
@@ -84,7 +75,7 @@ class Alone:
 def test_a_draft_is_one_copy_there_and_one_back(tiny: Tiny, shim: None) -> None:
     """However many tokens it has. And where nothing is drafted, nothing comes back."""
     alone = Alone(drafter(tiny))
-    device = device_of(alone.made)
+    device = device_of(alone.made.backend)
     for length in (1, 4, 4):
         device.sent.clear()
         device.fetched.clear()
