@@ -279,10 +279,10 @@ class Controller(Policy):
     ) -> Allocation:
         """Another allocation, if it could be better than the best and the budget has room."""
         steps, least, n, rate = self.costs.steps, self.costs.optimistic, len(found), self.rate
-        if steps == least:
+        if steps == least and not any(self.costs.is_unsure(each.source, n) for each in found):
             return best
         rows = [*steps[: n + 1], *least[n + 1 :]]
-        other, _ = allocate(found, rows, self.costs.drafts, rate)
+        other, _ = allocate(found, rows, self.costs.least_drafts, rate)
         once = sum(
             self.costs.reading(offer.source, offer.n_pending)
             for request, k in zip(requests, other.lengths, strict=True)
@@ -294,6 +294,9 @@ class Controller(Policy):
             return best
         n_rows = n + sum(other.lengths)
         ms = other.ms + min(steps[n_rows], _LIKELY * least[n_rows]) - rows[n_rows]
+        if n == 1:  # of several, drafts have one table
+            source, k = found[0].source, other.lengths[0]
+            ms += self.costs.drafts(source, 1)[k] - self.costs.least_drafts(source, 1)[k]
         loss = ((value - other.tokens) / rate + ms + once) * n / steps[n]
         return other if self.budget.spend(loss) else best
 

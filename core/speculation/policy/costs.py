@@ -20,11 +20,13 @@ _DRAFTED: Final = 0.12
 _READ_ROW: Final = 0.04
 _ASSUMED_WEIGHT: Final = 0.2  # of the assumption beside timings of drafts
 
+_FLATTEST: Final = 0.1  # of the mean time of a drafted token: what a further one takes at least
+
 _N_KEPT: Final = 12  # timings of one count
 _QUANTILE: Final = 0.25
 _FEW: Final = 3  # timings: each further one may change much
+_STEEP: Final = 0.3  # of the time before, for one more row: neither is a single timing
 _DISTURBED: Final = 1.15  # times what other counts allow: the timing is not sure
-_JUMP: Final = 1.8  # times the next smaller count: neither is a single timing
 _OUTLIER: Final = 1.6  # times the mean: no evidence for how times grow with the context
 _LEVER: Final = 128.0**2  # tokens squared: less variation in context is no evidence of a slope
 _NOISE: Final = 4.0  # times the noise of a timing: what noise alone could explain
@@ -163,9 +165,14 @@ class StepCurve:
             n_samples = _FEW if self.cells[n].is_given else len(self.cells[n].samples)
             if n_samples < _FEW:
                 level = min([level, *(ms * -(-n // smaller) for smaller, ms, _ in found)])
-            is_jump = n_samples < 2 and bool(found) and level > _JUMP * found[-1][1]
-            found.append((n, level, raw <= _DISTURBED * level and not is_jump))
+            is_steep = n_samples < 2 and bool(found) and _is_steep(*found[-1][:2], n, level)
+            found.append((n, level, raw <= _DISTURBED * level and not is_steep))
         return found
+
+
+def _is_steep(n: int, ms: float, further: int, level: float) -> bool:
+    """Of the first step with so many rows, kernels and memory are cold."""
+    return level > ms * (1.0 + _STEEP * (further - n))
 
 
 class DraftLine:
@@ -173,23 +180,44 @@ class DraftLine:
 
     def __init__(self) -> None:
         self.cells: dict[int, Cell] = {}
-        self.n_timings = 0
+        self.n_timings = self._n_repeated = 0
         self._fit: tuple[float, float] | None = None
+
+    @property
+    def is_known(self) -> bool:
+        """Whether two counts were measured more than once."""
+        return self._n_repeated > 1
 
     def add(self, n_tokens: int, ms: float) -> None:
         self.n_timings += 1
         cell = self.cells.get(n_tokens) or Cell()
         cell.add(ms, 0.0, 0)
         self.cells[n_tokens] = cell
+        self._n_repeated += len(cell.samples) == 2
         self._fit = None
 
     def table(self, n_max: int, assumed: float) -> list[float]:
         """ms of 0 … `n_max` tokens; `assumed`: of one token, while little is known."""
         if self._fit is None:
-            points = [(n, cell.level(), len(cell.samples)) for n, cell in self.cells.items()]
+            fewest = 2 if self.is_known else 1
+            points = [
+                (n, cell.level(), len(cell.samples))
+                for n, cell in self.cells.items()
+                if len(cell.samples) >= fewest
+            ]
             self._fit = _least_squares(points, assumed)
-        start, each = self._fit
-        return [0.0, *(start + each * n for n in range(1, n_max + 1))]
+        return _line(*self._fit, n_max)
+
+    def least(self, n_max: int) -> list[float]:
+        """The same, if further tokens cost next to nothing."""
+        n = min(self.cells)
+        ms = self.cells[n].level()
+        each = _FLATTEST * ms / n
+        return _line(ms - n * each, each, n_max)
+
+
+def _line(start: float, each: float, n_max: int) -> list[float]:
+    return [0.0, *(start + each * n for n in range(1, n_max + 1))]
 
 
 def _least_squares(points: Iterable[tuple[int, float, int]], each: float) -> tuple[float, float]:
@@ -202,7 +230,7 @@ def _least_squares(points: Iterable[tuple[int, float, int]], each: float) -> tup
     if len(points) < 2 or not variance:
         return 0.0, y_mean / x_mean
     slope = sum(w * (x - x_mean) * (y - y_mean) for x, y, w in points) / variance
-    slope = min(max(slope, 0.1 * y_mean / x_mean), y_mean / x_mean)
+    slope = min(max(slope, _FLATTEST * y_mean / x_mean), y_mean / x_mean)
     return y_mean - slope * x_mean, slope
 
 
@@ -216,7 +244,8 @@ class CostModel:
         self.read_rows: dict[str, list[float]] = {}  # ms per row that a drafter reads
         self.steps: list[float] = []  # ms by rows; see `prepare`
         self.optimistic: list[float] = []
-        self._drafts: dict[tuple[str, int], list[float]] = {}  # see `drafts`
+        # By source and number of sequences: as expected, and optimistic; see `drafts`.
+        self._drafts: dict[tuple[str, int], tuple[list[float], list[float]]] = {}
         self._prepared = (0, 0, -1)  # sequences, context, version
         self._n_left = 0
 
@@ -231,7 +260,8 @@ class CostModel:
         """A drafter's call: `n_tokens` of the longest draft, after reading `n_pending` rows."""
         if self.is_frozen or not ms > 0 or n_tokens < 1:
             return
-        line = self.draft_lines.setdefault(source, {}).setdefault(n_sequences, DraftLine())
+        lines = self.draft_lines.setdefault(source, {})
+        line = lines.get(n_sequences) or DraftLine()
         if n_pending >= _FEW_READ and line.n_timings >= _FEW_READ:
             found = self.read_rows.setdefault(source, [])
             own = self.drafts(source, n_sequences)[n_tokens]
@@ -241,6 +271,7 @@ class CostModel:
         if n_pending:
             ms = max(ms - self.reading(source, n_pending), 0.5 * ms)
         line.add(n_tokens, ms)
+        lines[n_sequences] = line  # an interrupt (Ctrl-C) leaves no line without a timing
         self._drafts.clear()
 
     def prepare(self, n_sequences: int, n_ctx: int) -> None:
@@ -274,20 +305,40 @@ class CostModel:
 
     def drafts(self, source: str, n_sequences: int) -> list[float]:
         """ms of a call that drafts 0 … LONGEST tokens for so many sequences."""
+        return self._draft_tables(source, n_sequences)[0]
+
+    def least_drafts(self, source: str, n_sequences: int) -> list[float]:
+        """The least that these could be, where too little was measured."""
+        return self._draft_tables(source, n_sequences)[1]
+
+    def is_unsure(self, source: str, n_sequences: int) -> bool:
+        expected, least = self._draft_tables(source, n_sequences)
+        return expected is not least
+
+    def _draft_tables(self, source: str, n_sequences: int) -> tuple[list[float], list[float]]:
         found = self._drafts.get((source, n_sequences))
         if found is None:
-            found = self._drafts[source, n_sequences] = self._draft_table(source, n_sequences)
+            found = self._drafts[source, n_sequences] = self._new_tables(source, n_sequences)
         return found
 
-    def _draft_table(self, source: str, n_sequences: int) -> list[float]:
+    def _new_tables(self, source: str, n_sequences: int) -> tuple[list[float], list[float]]:
         assumed = _DRAFTED * self.curve.tables(1, 0.0)[0][1]
         lines = self.draft_lines.get(source)
         if not lines:
-            return [assumed * n * (1 + _ROW * (n_sequences - 1)) for n in range(LONGEST + 1)]
+            wide = 1 + _ROW * (n_sequences - 1)
+            table = [assumed * n * wide for n in range(LONGEST + 1)]
+            return table, table
         near = min(lines, key=lambda n: (abs(n - n_sequences), n))
-        table = lines[near].table(LONGEST, assumed)
-        scale = (1 + _ROW * n_sequences) / (1 + _ROW * near)
-        return table if scale == 1.0 else [scale * ms for ms in table]
+        line, scale = lines[near], (1 + _ROW * n_sequences) / (1 + _ROW * near)
+        table = line.table(LONGEST, assumed)
+        if scale != 1.0:
+            table = [scale * ms for ms in table]
+        # Several sequences draft more and fewer tokens by themselves: nothing has to be tried.
+        if self.is_frozen or line.is_known or n_sequences > 1:
+            return table, table
+        return table, [
+            min(ms, scale * low) for ms, low in zip(table, line.least(LONGEST), strict=True)
+        ]
 
     def reading(self, source: str, n_rows: int) -> float:
         """ms before the first token, if the drafter has so many rows to read."""

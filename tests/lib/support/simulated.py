@@ -48,18 +48,26 @@ def staircase(n_rows: int) -> float:
     return 4.3 * whole + ms if n_rows > 16 else ms or 4.3
 
 
-def tiles(n_rows: int) -> float:
-    """As a model of 0.8B and 4-bit weights runs on two Zen 4 cores."""
-    for (n, ms), (further, more) in pairwise(_TILES):
-        if n_rows <= further:
-            return ms + (more - ms) * (n_rows - n) / (further - n)
-    return _TILES[-1][1] * n_rows / _TILES[-1][0]
+def between(*known: tuple[int, float]) -> Callable[[int], float]:
+    """Times of steps by their rows, with straight lines between those that are known."""
+
+    def step(n_rows: int) -> float:
+        for (n, ms), (further, more) in pairwise(known):
+            if n_rows <= further:
+                return ms + (more - ms) * (n_rows - n) / (further - n)
+        return known[-1][1] * n_rows / known[-1][0]
+
+    return step
 
 
-_TILES = ((1, 0.75), (4, 1.0), (5, 1.5), (8, 1.55), (12, 2.1), (16, 2.6), (64, 10.4))
+# A model of 0.8B and 4-bit weights on two Zen 4 cores; the same later, and with a DFlash drafter,
+# whose drafts are one pass each.
+tiles = between((1, 0.75), (4, 1.0), (5, 1.5), (8, 1.55), (12, 2.1), (16, 2.6), (64, 10.4))
+rows = between((1, 1.0), (2, 1.07), (4, 1.2), (6, 1.39), (7, 1.61), (8, 1.64), (9, 2.1), (16, 3.0))
 CPU = Machine("cpu", staircase, 0.14)
 TILES = Machine("tiles", tiles, 0.03, 0.03)
 GPU = Machine("gpu", lambda n: 1 + 0.015 * (n - 1), 0.06, 0.04)
+BLOCKS = Machine("blocks", rows, 0.02, 0.19)
 MOE = Machine("moe", lambda n: 1 + 0.6 * (n - 1), 0.14)
 MACHINES = (CPU, GPU, MOE)
 
@@ -159,8 +167,12 @@ class Simulation:
     """Rounds of one or more texts under a policy. Timings may be disturbed; what counts is not."""
 
     def __init__(self, machine: Machine, texts: Sequence[SimText], *, outliers: float = 0.0,
-                 jitter: float = 0.02, seed: int = 0, uses_model: bool = True) -> None:  # fmt: skip
+                 jitter: float = 0.02, seed: int = 0, uses_model: bool = True,
+                 first: float = 1.0) -> None:  # fmt: skip
+        """`first`: how much longer than later ones the first draft takes, and, in part, the first
+        step of each number of rows."""
         self.machine, self.texts = machine, texts
+        self._first_draft, self._first_step, self._widths = first, first**0.4, set[int]()
         self._noise = random.Random(seed)
         self._outliers, self._jitter, self._uses_model = outliers, jitter, uses_model
 
@@ -195,7 +207,9 @@ class Simulation:
         ms = self._draft_time(policy, decided, drafts, pending)
         n_rows = len(at) + sum(len(draft.tokens) for draft in drafts)
         step = self.machine.step_ms(n_rows, sum(at))
-        policy.observe_step(decided, n_rows, sum(at), self._disturbed(step))
+        seen = self._disturbed(step) * (1.0 if n_rows in self._widths else self._first_step)
+        self._widths.add(n_rows)
+        policy.observe_step(decided, n_rows, sum(at), seen)
         run.ms += ms + step
         run.rounds += 1
         for i, draft in enumerate(drafts):
@@ -230,7 +244,8 @@ class Simulation:
             pending[i] = 0 if n else pending[i] + 1
         ms = self.machine.draft_ms(depth, count) + CATCH_UP * self.machine.per_token * n_read
         if depth:
-            policy.observe_draft(decided, MODEL, depth, count, self._disturbed(ms), n_read)
+            seen, self._first_draft = self._first_draft * self._disturbed(ms), 1.0
+            policy.observe_draft(decided, MODEL, depth, count, seen, n_read)
         return ms
 
     def _disturbed(self, ms: float) -> float:
