@@ -127,8 +127,9 @@ class PlaceOptions:
     )
     batch_size: int | None = flag(
         "--batch-size -b N",
-        "Tokens of a prompt that one step reads, at most, in pages of 64; 256 if not given. "
-        "Fewer let other sequences through more often. --device cuda always reads 2048.",
+        "Tokens of a prompt that one step reads: 64, 128, 192 or 256, rounded up; more than 256 "
+        "count as 256, the default. Fewer let other sequences through more often. --device cuda "
+        "always reads 2048.",
         min=1,
     )
     threads: int | None = flag(

@@ -30,9 +30,9 @@ def load(
 
     `parallel`: texts at once, each of up to `n_ctx` tokens; further calls wait. `speculation`
     names the drafters, "ngram-mod,mtp" for instance; every one that the files offer if not given.
-    It changes no text. Options: n_ctx, n_batch (tokens of a prompt in one step, at most), threads,
-    cache_type_k, cache_type_v, repack_cache, draft (one file of a draft model or network, or
-    several), mmproj (the model's mmproj file), image_min_tokens and image_max_tokens (of the
+    It changes no text. Options: n_ctx, n_batch (tokens of a prompt in one step, up to 256),
+    threads, cache_type_k, cache_type_v, repack_cache, draft (one file of a draft model or network,
+    or several), mmproj (the model's mmproj file), image_min_tokens and image_max_tokens (of the
     context, for an image), overrides (values of the file's keys in place of its own), lora (files
     of LoRA adapters, each alone or in a pair with its scale), progress (called with a stage and the
     fraction of it that is done).

@@ -9,7 +9,7 @@ from typing import TypedDict
 
 class LoadOptions(TypedDict, total=False):
     n_ctx: int | None  # tokens of a prompt and its continuation
-    n_batch: int | None  # tokens of a prompt that one step reads, at most
+    n_batch: int | None  # tokens of a prompt that one step reads, up to 256
     threads: int | None
     cache_type_k: str  # f16 or q8_0
     cache_type_v: str
