@@ -16,9 +16,9 @@ from ...core.backend.reference.float_matrix import ReferenceMatrix, load_bias, l
 from ...core.backend.reference.paged_attention import normed
 from ...core.errors import ConfigError
 from ...core.gguf.reader import GgufFile
-from ...core.models.drafters.mtp_network import H_NEXTN
+from ...core.models.drafters.mtp_network import H_NEXTN, MtpHead
 from ...core.models.hparams import Hparams
-from ...core.models.model import Model
+from ...core.models.model import ENDS, Model
 from ...core.models.model_weights import Weights
 from ..heads.stored_head import EMBED, OWN_HEAD
 from .draft_attention import Past
@@ -123,7 +123,9 @@ class HeadNetwork(UnrolledNetwork):
         hparams = Hparams.from_gguf(file, model.hparams.n_vocab)
         prefix = f"blk.{hparams.n_layers}."
         parameters = HeadParameters(prefix)
-        ((self.block,), _) = type(model).heads_over(model, hparams, HeadWeights(file, parameters))
+        weights = HeadWeights(file, parameters)
+        (head,) = type(model)(hparams, weights, share=ENDS, trunk=model).nextn
+        self.block = cast(MtpHead, head)
         self.stored = parameters.by_name
         if strange := [name for name in self.stored if name not in file.tensors]:
             raise ConfigError(

@@ -225,7 +225,7 @@ Built: TypeAlias = tuple["Sequence[DraftNetwork]", "Layout"]
 def _network_builder(model: Model, file: GgufFile) -> tuple[str, Callable[[Weights], Built]]:
     """The drafter's name, and what makes its networks with the layout of model and networks."""
     from .hparams import Hparams
-    from .model import MTP
+    from .model import ENDS, MTP
 
     arch = file.metadata.architecture
     if arch in NETWORKS:
@@ -239,7 +239,12 @@ def _network_builder(model: Model, file: GgufFile) -> tuple[str, Callable[[Weigh
     model_class = _find_class(file)
     hparams = Hparams.from_gguf(file, model.hparams.n_vocab)
     _check_heads(file, hparams, model.hparams)
-    return MTP, lambda weights: model_class.heads_over(model, hparams, weights)
+
+    def build_heads(weights: Weights) -> Built:
+        heads = model_class(hparams, weights, share=ENDS, trunk=model)
+        return heads.nextn, heads.layout
+
+    return MTP, build_heads
 
 
 def network_of(file: GgufFile) -> str | None:

@@ -47,9 +47,13 @@ class Share(Struct, frozen=True):
     has_ends: bool  # the embedding, the last norm, the head and MTP heads
 
 
+ENDS = Share(range(0), has_ends=True)
+
+
 class Model(ABC):
     """A target. `blk`, `output_norm` and so on are the tensors of the file, under their names."""
 
+    layout: Layout
     token_embd: Matrix
     output_norm: Norm
     output: Matrix
@@ -68,23 +72,25 @@ class Model(ABC):
         *,
         with_nextn: bool = True,
         share: Share | None = None,
+        trunk: Model | None = None,
     ) -> None:
         """`with_nextn`: with the MTP heads that the file holds. Their keys and values lie behind
-        those of the trunk, in the same pages. `share`: of all blocks, only these."""
+        those of the trunk, in the same pages. `share`: of all blocks, only these. `trunk`: of a
+        file that has no blocks but those of MTP heads, whose ends they share where it has none."""
         h = self.hparams = hparams
         self.share = share or Share(range(h.n_layers), has_ends=True)
         # Whether rows of images turn by their height and width as well.
         self.has_axes = rope_axes(weights.file.metadata, h.key_dim // 2) is not None
-        layout = self.layout = Layout()
+        layout = self.layout = Layout() if trunk is None else trunk.layout.copy()
         build = self.block_builder(weights)
         if self.share.has_ends:
-            self.token_embd = weights.matrix(h.n_embd, {"token_embd": h.n_vocab})
+            self._add_beginning(weights, trunk)
         self.blk = []  # those of the share
         for layout.block in self.share.blocks:
             self.blk.append(build(weights.scope(f"blk.{layout.block}"), layout))
         self.drafters: dict[str, Sequence[DraftNetwork]] = {}  # by the drafter's name
         if self.share.has_ends:
-            self._add_end(weights)
+            self._add_end(weights, trunk)
             heads = self._nextn(weights, build, layout, is_wanted=with_nextn)
             if heads:
                 self.drafters[MTP] = heads
@@ -101,14 +107,27 @@ class Model(ABC):
         n = self.hparams.n_layers
         return frozenset({H_NEXTN, *(block_input(i) for i in range(n + 1))})
 
-    def _add_end(self, weights: Weights) -> None:
+    def _add_beginning(self, weights: Weights, trunk: Model | None) -> None:
+        if trunk is not None and not weights.has("token_embd"):
+            self.token_embd = trunk.token_embd
+            return
         h = self.hparams
-        self.output_norm = self.end_norm(weights)
+        self.token_embd = weights.matrix(h.n_embd, {"token_embd": h.n_vocab})
+
+    def _add_end(self, weights: Weights, trunk: Model | None) -> None:
+        h = self.hparams
+        if trunk is not None and not weights.has("output_norm"):
+            self.output_norm = trunk.output_norm
+        else:
+            self.output_norm = self.end_norm(weights)
         self.logit_cap = weights.file.metadata.float("final_logit_softcapping", 0.0, low=0.0)
-        self.output, self.output_at = self.token_embd, (weights.file, "token_embd")
         if weights.has("output"):
             self.output = weights.matrix(h.n_embd, {"output": h.n_vocab})
             self.output_at = weights.file, "output"
+        elif trunk is not None:
+            self.output, self.output_at = trunk.output, trunk.output_at
+        else:
+            self.output, self.output_at = self.token_embd, (weights.file, "token_embd")
 
     @classmethod
     def for_context(cls, file: GgufFile, n_ctx: int) -> GgufFile:
@@ -179,29 +198,6 @@ class Model(ABC):
             taps[H_NEXTN] = hidden_rows(ops, x, self.output_norm if self.norms_hidden else None)
         last = ops.norm(ops.out_rows(x, step), self.output_norm)
         return Output(ops.head(last, self.output, self.logit_cap), taps)
-
-    @classmethod
-    def heads_over(
-        cls, trunk: Model, hparams: Hparams, weights: Weights
-    ) -> tuple[list[MtpHead], Layout]:
-        """MTP heads out of a file of their own, and the layout of the trunk with theirs behind it.
-
-        Tensors of the trunk that the file brings along are theirs; they share all others.
-        """
-        h, shell = hparams, cls.__new__(cls)
-        shell.hparams = h
-        shell.token_embd, shell.output = trunk.token_embd, trunk.output
-        shell.output_norm, shell.output_at = trunk.output_norm, trunk.output_at
-        if weights.has("token_embd"):
-            shell.token_embd = weights.matrix(h.n_embd, {"token_embd": h.n_vocab})
-        if weights.has("output"):
-            shell.output = weights.matrix(h.n_embd, {"output": h.n_vocab})
-            shell.output_at = weights.file, "output"
-        if weights.has("output_norm"):
-            shell.output_norm = shell.end_norm(weights)
-        layout = trunk.layout.copy()
-        build = shell.block_builder(weights)
-        return shell._nextn(weights, build, layout, is_wanted=True), layout
 
     def add_drafter(self, name: str, networks: Sequence[DraftNetwork], layout: Layout) -> None:
         """From now on states have room for the drafter's keys and values as well, in the pages of

@@ -12,7 +12,7 @@ from ..backend.layers import KvTypes
 from ..errors import ConfigError, ModelError
 from ..gguf.reader import GgufFile
 from ..models import prepare_model, survey_model
-from ..models.model import Model, Share
+from ..models.model import ENDS, Model, Share
 from ..state.sizes import StateSizes
 from .backend import RankedBackend
 from .devices import OneIsTooSmallError, check_devices, each_device
@@ -70,7 +70,7 @@ def load_ranked(
         raise ModelError(
             f"{file.label}: has {n_layers} layers, which {n_ranks} devices cannot share"
         )
-    ends = weigh(file, inner, sizes, Share(range(0), has_ends=True), with_nextn)
+    ends = weigh(file, inner, sizes, ENDS, with_nextn)
     blocks = [
         weigh(file, inner, sizes, Share(range(i, i + 1), has_ends=False), False)
         for i in range(n_layers)
