@@ -17,6 +17,7 @@ LIMIT: Final = "limit"  # max_tokens were made
 CONTEXT: Final = "context"  # the context is full
 STOP: Final = "stop"  # a stop string came up
 CANCELLED: Final = "cancelled"
+PAUSED: Final = "paused"  # it was saved, and goes on elsewhere
 ERROR: Final = "error"
 
 TARGET: Final = "target"  # the source of tokens that were not drafted

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from os import PathLike
 from threading import RLock, Thread
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -42,6 +43,10 @@ class EngineThread:
         except BaseException:
             self._worker.cancel(jobs)
             raise
+
+    def pause(self, job: Job, path: str | PathLike[str]) -> Future[bool]:
+        """Saves a sequence and ends it; see `Stream.pause`."""
+        return self._queue(lambda: self._worker.pause(job, lambda saved: saved.save(path)))
 
     def call(self, function: Callable[[], T]) -> Future[T]:
         """`function` runs in the engine's thread, between two steps."""

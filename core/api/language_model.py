@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
+from os import PathLike
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Self, Unpack
 from weakref import finalize
 
+from ..engine.saving import SavedRequest, prompt_of
 from ..errors import ConfigError, ModelError, NextnError
-from ..generation import NO_TOKEN, Event, GenerateParams
 from ..state.embedded_rows import ImageRows, ModelPrompt
+from ..state.snapshot import SequenceSnapshot
 from ..worker.jobs import Job
 from .argument_names import argument_names, errors_in_python
 from .engine_thread import EngineThread
 from .generation_options import GenerationOptions, params_of
 from .image_sources import ImageSource, opened_image
 from .inboxes import AsyncInbox, Inbox
-from .results import Piece, Result
+from .results import Result
+from .streams import AsyncStream, Call, Stream
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -114,20 +117,17 @@ class LanguageModel:
         *,
         images: Sequence[ImageSource] = (),
         **options: Unpack[GenerationOptions],
-    ) -> Iterator[Piece]:
+    ) -> Stream:
         """Continue a prompt token by token, from the first `next` on. Leaving the loop, or closing
-        the iterator, ends it."""
+        the stream, ends it."""
         call = self._call([self.with_images(prompt, images)], options, Inbox())
+        return Stream(self, self._thread, call)
 
-        def pieces() -> Iterator[Piece]:
-            try:
-                self._thread.submit(call.jobs)
-                while call.n_open:
-                    yield call.take(*call.inbox.next())
-            finally:
-                self._thread.cancel(call.jobs)
-
-        return pieces()
+    def resume(self, path: str | PathLike[str]) -> Stream:
+        """Go on with a text that `Stream.pause` wrote, by its own options. All pieces together are
+        those of the text without a pause. The model has to be the same, on a device of the same
+        kind."""
+        return Stream(self, self._thread, self._resumed(path, Inbox()))
 
     def chat(self, messages: Sequence[Message], **options: Unpack[GenerationOptions]) -> Result:
         """Answer a conversation, by the template of the model's file."""
@@ -135,7 +135,7 @@ class LanguageModel:
 
     def stream_chat(
         self, messages: Sequence[Message], **options: Unpack[GenerationOptions]
-    ) -> Iterator[Piece]:
+    ) -> Stream:
         return self.stream(self.chat_prompt(messages), **options)
 
     def with_images(self, prompt: Prompt, images: Sequence[ImageSource]) -> Prompt:
@@ -202,16 +202,11 @@ class LanguageModel:
             self._thread.cancel(call.jobs)
         return call.results()
 
-    async def astream(
-        self, prompt: Prompt, **options: Unpack[GenerationOptions]
-    ) -> AsyncIterator[Piece]:
-        call = self._call([prompt], options, AsyncInbox())
-        try:
-            self._thread.submit(call.jobs)
-            while call.n_open:
-                yield call.take(*await call.inbox.next_event())
-        finally:
-            self._thread.cancel(call.jobs)
+    def astream(self, prompt: Prompt, **options: Unpack[GenerationOptions]) -> AsyncStream:
+        return AsyncStream(self, self._thread, lambda: self._call([prompt], options, AsyncInbox()))
+
+    def aresume(self, path: str | PathLike[str]) -> AsyncStream:
+        return AsyncStream(self, self._thread, lambda: self._resumed(path, AsyncInbox()))
 
     async def achat(
         self, messages: Sequence[Message], **options: Unpack[GenerationOptions]
@@ -291,7 +286,7 @@ class LanguageModel:
             return ModelPrompt(self.tokenize(prompt))
         return ModelPrompt.of(prompt)
 
-    def _call(self, prompts: Sequence[Prompt], options: GenerationOptions, inbox: Any) -> _Call:
+    def _call(self, prompts: Sequence[Prompt], options: GenerationOptions, inbox: Any) -> Call:
         if isinstance(prompts, str):
             raise TypeError("batch takes a list of prompts; generate takes one")
         self._thread.check_open()
@@ -302,51 +297,15 @@ class LanguageModel:
                 tokens = self._tokens(prompt)
                 self._runtime.check_prompt(tokens)
                 jobs.append(Job(tokens, params, inbox, place, index=0))
-        return _Call(jobs, params, inbox)
+        return Call(jobs, params, inbox)
 
-
-class _Call:
-    """The texts of one call, as far as they have come."""
-
-    def __init__(self, jobs: Sequence[Job], params: GenerateParams, inbox: Any) -> None:
-        self.jobs, self.inbox, self.n_open = jobs, inbox, len(jobs)
-        self._params = params
-        self._events: list[list[Event]] = [[] for _ in jobs]
-
-    def take(self, place: int, event: Event) -> Piece:
-        """Raises the error of a text that has failed."""
-        if event.stop_reason is not None:
-            self.n_open -= 1
-        if event.error is not None:
-            with errors_in_python():
-                raise event.error
-        self._events[place].append(event)
-        return _piece(event)
-
-    def results(self) -> list[Result]:
-        return [
-            Result(
-                text="".join(event.text for event in events),
-                tokens=[event.token for event in events if event.token != NO_TOKEN],
-                stop_reason=events[-1].stop_reason or "",
-                seed=self._params.sampling.seed,
-                stop_string=events[-1].stop_string,
-                pieces=[_piece(e) for e in events] if self._params.logprobs is not None else (),
-                stats=job.stats,
-            )
-            for job, events in zip(self.jobs, self._events, strict=True)
-        ]
-
-
-def _piece(event: Event) -> Piece:
-    return Piece(
-        event.text,
-        None if event.token == NO_TOKEN else event.token,
-        event.logprob,
-        event.top_logprobs,
-        event.source,
-        event.stop_reason,
-    )
+    def _resumed(self, path: str | PathLike[str], inbox: Any) -> Call:
+        self._thread.check_open()
+        with errors_in_python():
+            snapshot = SequenceSnapshot.load(path)
+            params = SavedRequest.read(snapshot).params
+            job = Job(prompt_of(snapshot), params, inbox, saved=snapshot)
+        return Call([job], params, inbox)
 
 
 def _result(future: Future[NDArray[np.float32]]) -> NDArray[np.float32]:

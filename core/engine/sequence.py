@@ -21,6 +21,7 @@ from ..generation import (
     EOS,
     LIMIT,
     NO_TOKEN,
+    PAUSED,
     STOP,
     TARGET,
     Event,
@@ -197,8 +198,9 @@ class Sequence:
             self.events[-1] = self.events[-1]._replace(rejected=tuple(tokens))
 
     def end(self, reason: str, error: NextnError | None = None) -> None:
-        """Append the last event of a sequence that does not end with a token."""
-        self._end(self._flush(), reason, error)
+        """Append the last event of a sequence that does not end with a token. Of a sequence that
+        was saved, text that is held back comes when it goes on."""
+        self._end("" if reason == PAUSED else self._flush(), reason, error)
 
     def interrupt(self) -> None:
         """End a sequence whose step was interrupted anywhere, at the last token with an event.

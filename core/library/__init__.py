@@ -14,12 +14,14 @@ if TYPE_CHECKING:
     from .core.api.language_model import LanguageModel
     from .core.api.load_model import load
     from .core.api.results import Piece, Result
+    from .core.api.streams import AsyncStream, Stream
     from .core.errors import NextnError
     from .core.speculation.options import SpecOptions
     from .core.state.embedded_rows import ImageRows
 
 # Names are imported when they are used first, so that `import nextn` costs next to nothing.
 _MODULES: Final = {
+    "AsyncStream": ".core.api.streams",
     "GenerationOptions": ".core.api.generation_options",
     "ImageRows": ".core.state.embedded_rows",
     "LanguageModel": ".core.api.language_model",
@@ -27,10 +29,12 @@ _MODULES: Final = {
     "Piece": ".core.api.results",
     "Result": ".core.api.results",
     "SpecOptions": ".core.speculation.options",
+    "Stream": ".core.api.streams",
     "load": ".core.api.load_model",
 }
 
 __all__ = [
+    "AsyncStream",
     "GenerationOptions",
     "ImageRows",
     "LanguageModel",
@@ -38,6 +42,7 @@ __all__ = [
     "Piece",
     "Result",
     "SpecOptions",
+    "Stream",
     "load",
 ]
 

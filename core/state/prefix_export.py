@@ -28,6 +28,10 @@ _DRAFTER_CELLS: Final = "drafter cells."  # with the drafter's name, see `PagePo
 _STATE: Final = "state."  # with its position: an earlier recurrent state
 _CARRY: Final = "carry."
 _OTHER: Final = "drafter."
+_OTHER_SHAPE: Final = (
+    "the saved sequence's state does not have this model's shape: load the model with the drafters "
+    "that it had"
+)
 
 
 class Origin(Struct, frozen=True):
@@ -38,7 +42,12 @@ class Origin(Struct, frozen=True):
     window: int
 
     def check(self, snapshot: SequenceSnapshot) -> None:
-        for what in ("model", "backend", "window"):
+        if snapshot.model != self.model:
+            raise ConfigError(
+                "the saved sequence has another model: load the file that wrote it, with the same "
+                "LoRA adapters"
+            )
+        for what in ("backend", "window"):
             saved, here = getattr(snapshot, what), getattr(self, what)
             if saved != here:
                 raise ConfigError(
@@ -131,7 +140,7 @@ def check_fit(store: StateStore, snapshot: SequenceSnapshot, n_vocab: int) -> No
     n_cells = snapshot.n_cells
     blank = store.blank_image(n_cells, snapshot.n_pending_accepted) if n_cells else {}
     if _kinds(snapshot.image) != _kinds(blank):
-        raise FileFormatError("the saved sequence's state does not have this model's shape")
+        raise FileFormatError(_OTHER_SHAPE)
 
 
 def add_drafter_blobs(snapshot: SequenceSnapshot, blobs: dict[str, bytes]) -> None:
@@ -184,7 +193,7 @@ def _check_state(
     origin.check(state)
     n, blank = state.n_cells, store.blank_image(0, state.n_pending_accepted)
     if not store.is_recurrent or _kinds(state.image) != _kinds(blank) or n > snapshot.n_cells:
-        raise FileFormatError("the saved sequence's state does not have this model's shape")
+        raise FileFormatError(_OTHER_SHAPE)
     if not np.array_equal(state.tokens[:n], snapshot.tokens[:n]):
         raise FileFormatError("the saved sequence has a state of another text")
 

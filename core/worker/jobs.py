@@ -7,13 +7,23 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Callable
 from collections.abc import Sequence as Tokens
 from typing import TYPE_CHECKING, Protocol
 
 from msgspec import Struct
 
-from ..errors import EngineError, NextnError, UnavailableError
-from ..generation import CANCELLED, ERROR, LIMIT, NO_TOKEN, Event, GenerateParams, Stats
+from ..errors import ConfigError, EngineError, NextnError, UnavailableError
+from ..generation import (
+    CANCELLED,
+    ERROR,
+    LIMIT,
+    NO_TOKEN,
+    PAUSED,
+    Event,
+    GenerateParams,
+    Stats,
+)
 from .mailboxes import Mailbox, Progress, ThreadBridge
 from .totals import Totals
 
@@ -22,8 +32,10 @@ if TYPE_CHECKING:
     from ..engine.sequence import Sequence
     from ..sampling.sampler import Sampler
     from ..state.embedded_rows import ModelPrompt
+    from ..state.snapshot import SequenceSnapshot
 
 NO_SLOT = -1
+NOT_BEGUN = "the text has not begun: there is nothing to save"
 
 
 class Job(Struct, eq=False):
@@ -35,6 +47,7 @@ class Job(Struct, eq=False):
     place: int = 0  # among the sequences of its request
     index: int = 0  # among those that share a prompt and a seed
     sampler: Sampler | None = None
+    saved: SequenceSnapshot | None = None  # it goes on from there
     wanted_slot: int = NO_SLOT  # `id_slot` of the request
     max_ms: float = 0.0  # of generation, if there is a newline by then; 0: no limit
     reports: bool = False  # `Progress` while the prompt is read
@@ -133,7 +146,7 @@ class ActiveJobs:
                 self._refuse(job, UnavailableError("the request waited too long for its turn"))
                 continue
             try:
-                sequence = engine.add(job.prompt, job.params, index=job.index, sampler=job.sampler)
+                sequence = _new_sequence(job, engine)
             except NextnError as error:
                 self._refuse(job, error)
                 continue
@@ -237,6 +250,24 @@ class ActiveJobs:
             job.is_cancelled = True
             engine.cancel(job.sequence, reason)
 
+    def pause(self, job: Job, save: Callable[[SequenceSnapshot], None], engine: Engine) -> bool:
+        """Saves a running sequence and ends it; returns False if it had ended. If `save` fails,
+        the sequence goes on."""
+        sequence = job.sequence
+        if sequence is None:
+            raise ConfigError(NOT_BEGUN)
+        if sequence.id not in self.running:
+            return False
+        try:
+            snapshot = engine.snapshot(sequence)
+        except ConfigError:
+            if sequence.stop_reason is None:
+                raise
+            return False
+        save(snapshot)
+        engine.cancel(sequence, PAUSED)
+        return True
+
     def _refuse(self, job: Job, error: NextnError | None, reason: str = ERROR) -> None:
         """Ends a sequence without an event of the engine."""
         job.mailbox.put(job.place, Event(NO_TOKEN, "", stop_reason=reason, error=error))
@@ -255,3 +286,9 @@ class ActiveJobs:
                     engine.cancel(job.sequence)
             self._refuse(job, error)
         self.waiting.clear()
+
+
+def _new_sequence(job: Job, engine: Engine) -> Sequence:
+    if job.saved is not None:
+        return engine.restore(job.saved)
+    return engine.add(job.prompt, job.params, index=job.index, sampler=job.sampler)

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     from ..engine.engine import Engine
     from ..runtime import Runtime
+    from ..state.snapshot import SequenceSnapshot
     from ..tokenizer import ChatTemplate
 
 LOADING, READY, DRAINING, DEAD = "loading", "ready", "draining", "dead"
@@ -173,6 +174,12 @@ class Worker:
                 self._jobs.cancel(job, reason, self._engine)
 
         self._commands.put(run)
+
+    def pause(
+        self, job: Job, save: Callable[[SequenceSnapshot], None]
+    ) -> concurrent.futures.Future[bool]:
+        """See `ActiveJobs.pause`."""
+        return self.ask(lambda engine: self._jobs.pause(job, save, engine))
 
     async def call(self, function: Callable[[Engine], T]) -> T:
         """Returns the result of `function`, which the engine's thread calls between two steps."""

@@ -17,8 +17,9 @@ NOTEBOOK = PAGE.with_suffix(".ipynb")
 
 
 def test_all_examples_run(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
+    monkeypatch.chdir(tmp_path)
     examples = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
     assert len(examples) >= 10
     load: Callable[..., nextn.LanguageModel] = nextn.load

@@ -94,7 +94,7 @@ def test_pieces_are_the_text(model: nextn.LanguageModel) -> None:
 def test_leaving_a_loop_ends_the_text(model: nextn.LanguageModel) -> None:
     stream = model.stream(PROMPTS[1], ignore_eos=True)
     next(stream)
-    stream.close()  # type: ignore[attr-defined]
+    stream.close()
     deadline = time.monotonic() + HANGS_S
     while model._thread._worker.n_running:
         assert time.monotonic() < deadline
