@@ -19,7 +19,8 @@ from nextn.core.server.sockets import open_socket, url_of
 from nextn.core.server.unix_sockets import remove_socket_files, unix_path
 
 TEXT = {"prompt": "a = ", "n_predict": 5, "temperature": 0}
-LONG = TEXT | {"n_predict": 1500, "ignore_eos": True, "stream": True}
+# Probabilities of many tokens take long: it goes on while another client leaves.
+LONG = TEXT | {"n_predict": 1500, "ignore_eos": True, "stream": True, "n_probs": 50}
 
 
 class UnixConnection(http.client.HTTPConnection):
