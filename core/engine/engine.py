@@ -89,6 +89,7 @@ class Engine:
         self._ids = count()
         self._sequences: dict[int, Sequence] = {}  # by id, until their last events are taken
         self._is_amid_step = False
+        self._settling_s = 0.0  # the end of the last step
 
     @property
     def has_work(self) -> bool:
@@ -144,6 +145,7 @@ class Engine:
         self._is_amid_step = False
 
     def _ordinary_step(self) -> None:
+        entered_at = time.perf_counter()
         if not (parts := self._scheduler.plan()):
             return
         began_at = time.perf_counter()
@@ -158,15 +160,17 @@ class Engine:
         ran_at = time.perf_counter()
         n_valid = self._accept(parts, output, ran_at)
         accepted_at = time.perf_counter()
-        # The time of a row includes what is done for its token.
-        self._drafting.settle(step, output, n_valid, 1000 * (accepted_at - drafted_at))
+        # The time of a step includes what is done for its tokens: of the end, as much as last time.
+        seconds = accepted_at - drafted_at + began_at - entered_at + self._settling_s
+        self._drafting.settle(step, output, n_valid, 1000 * seconds)
         for part in parts:
             self._settle(part)
+        self._settling_s = time.perf_counter() - accepted_at
         times = self.phase_times
         times.draft += drafted_at - began_at
         times.verify += ran_at - drafted_at
         times.sampling += accepted_at - ran_at
-        times.settle += time.perf_counter() - accepted_at
+        times.settle += self._settling_s
 
     def _accept(self, parts: list[SequenceRows], output: HostOutput, ran_at: float) -> list[int]:
         """Rows of each part that are final."""

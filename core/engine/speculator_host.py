@@ -59,7 +59,7 @@ class SpeculatorHost:
             if part.sequence.id not in self._known:
                 self._begin(speculator, part)
         able = [part for part in parts if part.max_draft > 0 and self._known[part.sequence.id]]
-        if not able:
+        if not able or speculator.skips_step([part.sequence.id for part in able]):
             return
         requests = [request_of(part.sequence, part.max_draft) for part in able]
         for part, draft in zip(able, speculator.propose(requests), strict=True):

@@ -7,7 +7,9 @@ network drafts and how far; then the splice joins the drafts.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import repeat
 from time import perf_counter
+from typing import Final
 
 from ..backend.interface.device_loop import DraftLimit
 from ..backend.layers import Floats
@@ -19,6 +21,8 @@ from .drafters.hidden_state import HiddenStateDrafter
 from .interface import SavesState, SequenceStart, Speculator, StepResult
 from .rounds import DraftPlan, NetworkOffer, PlanRequest, Policy, Round
 from .splice import splice
+
+_TIMED_EVERY: Final = 4  # steps without drafts
 
 
 class CompositeSpeculator(Speculator, SavesState):
@@ -34,43 +38,45 @@ class CompositeSpeculator(Speculator, SavesState):
         self._result_files = result_files or {}
         self._cheap = [each for each in drafters if not each.is_network]
         self._networks = [each for each in drafters if each.is_network]
+        self._observers = [e for e in drafters if type(e).observe is not Speculator.observe]
         self.results = {each.name: DrafterResult() for each in self._networks}
         self.taps = frozenset().union(*(each.taps for each in drafters))
         self.reruns_last = any(each.reruns_last for each in drafters)
         self._decided: Round | None = None  # of the step that runs
         self._drafts: dict[int, Draft] = {}  # the latest of each sequence
-        self._n_paused = 0  # rounds that still pass without a question
+        self._held = Round()  # the latest decision, which holds for `_n_held` further rounds
+        self._held_for: list[int] = []  # of these sequences
+        self._held_sources: list[frozenset[str]] = []  # and with these drafters
+        self._n_held = 0
+        self._n_untimed = 0  # steps without drafts since one was timed
 
     def attach(self, store: StateStore) -> None:
         for each in self._all:
             each.attach(store)
 
     def begin(self, start: SequenceStart) -> None:
-        self._n_paused = 0
+        self._n_held = 0
         self.policy.begin(start.sequence)
         for each in self._all:
             each.begin(start)
 
-    def propose(self, requests: Sequence[DraftRequest]) -> Sequence[Draft]:
+    def skips_step(self, sequences: Sequence[int]) -> bool:
         self._decided = None
-        if self._n_paused > 0:
-            self._n_paused -= 1
-            return [Draft() for _ in requests]
-        began = perf_counter()
-        drafts = self._propose(requests)
-        if not any(draft.tokens for draft in drafts):
-            self._n_paused = self.policy.pause(1000 * (perf_counter() - began), len(requests))
-        return drafts
+        if sequences != self._held_for:
+            self._n_held = 0
+        if self._n_held < 1 or self._held.has_drafts:
+            return False
+        self._n_held -= 1
+        return True
 
-    def _propose(self, requests: Sequence[DraftRequest]) -> list[Draft]:
-        cheap = self.ask_cheap(requests)
-        decided = self._decided = self.policy.plan(self.plan_requests(requests, cheap))
-        drafts = []
-        for i, plan in enumerate(decided.plans):
-            draft = cheap[i][plan.cheap].shortened(plan.n_cheap) if plan.n_cheap else Draft()
-            for other in cheap[i]:  # all have drafted
-                draft.ms.update(other.ms)
-            drafts.append(draft)
+    def propose(self, requests: Sequence[DraftRequest]) -> Sequence[Draft]:
+        drafts = [Draft() for _ in requests]
+        if self._n_held > 0 and self._held_sources == [request.sources for request in requests]:
+            self._n_held -= 1
+            decided = self.policy.repeat(self.plan_requests(requests), self._held)
+        else:
+            decided = self._plan(requests, drafts)
+        self._decided = decided
         for network in self._networks:
             self._ask_network(network, requests, decided, drafts)
         for request, draft in zip(requests, drafts, strict=True):
@@ -78,6 +84,24 @@ class CompositeSpeculator(Speculator, SavesState):
             if not draft.tokens:
                 self.policy.settle(decided, request.sequence, draft, 0)
         return drafts
+
+    def _plan(self, requests: Sequence[DraftRequest], drafts: list[Draft]) -> Round:
+        """A new decision; fills in the n-gram drafts."""
+        began = perf_counter()
+        cheap = self.ask_cheap(requests)
+        decided = self.policy.plan(self.plan_requests(requests, cheap))
+        for i, plan in enumerate(decided.plans):
+            if plan.n_cheap:
+                drafts[i] = cheap[i][plan.cheap].shortened(plan.n_cheap)
+            for other in cheap[i]:  # all have drafted
+                drafts[i].ms.update(other.ms)
+        ms = 1000 * (perf_counter() - began)
+        self._held, self._held_for = decided, [request.sequence for request in requests]
+        self._held_sources = [request.sources for request in requests]
+        self._n_held = self.policy.observe_planning(decided, ms)
+        if any(plan.is_probe for plan in decided.plans):
+            self._n_untimed = _TIMED_EVERY
+        return decided
 
     def ask_cheap(self, requests: Sequence[DraftRequest]) -> list[list[Draft]]:
         """N-gram drafts by request, then by drafter."""
@@ -94,7 +118,7 @@ class CompositeSpeculator(Speculator, SavesState):
         return found
 
     def plan_requests(
-        self, requests: Sequence[DraftRequest], cheap: Sequence[Sequence[Draft]]
+        self, requests: Sequence[DraftRequest], cheap: Sequence[Sequence[Draft]] = ()
     ) -> list[PlanRequest]:
         return [
             PlanRequest(
@@ -112,7 +136,7 @@ class CompositeSpeculator(Speculator, SavesState):
                 request.n_rows,
                 request.is_fixed,
             )
-            for request, drafts in zip(requests, cheap, strict=True)
+            for request, drafts in zip(requests, cheap or repeat(()), strict=False)
         ]
 
     def _ask_network(
@@ -141,12 +165,23 @@ class CompositeSpeculator(Speculator, SavesState):
             drafts[i] = splice(drafts[i], draft, requests[i].max_draft)
 
     def observe(self, result: StepResult) -> None:
-        for each in self._all:
+        for each in self._observers:
             each.observe(result)
         step = result.step
-        if len(step.out_rows) == len(step.tokens):  # no pieces of prompts
+        if len(step.out_rows) == len(step.tokens) and self._is_timed():  # no pieces of prompts
             n_cells = int(step.past.sum())
             self.policy.observe_step(self._decided, len(step.tokens), n_cells, result.ms)
+
+    def _is_timed(self) -> bool:
+        """Of steps without drafts, which are alike, not all are."""
+        decided = self._decided
+        if decided is not None and (decided.has_drafts or decided.trace is not None):
+            return True
+        self._n_untimed += 1
+        if self._n_held > 0 or self._n_untimed < _TIMED_EVERY:
+            return False
+        self._n_untimed = 0
+        return True
 
     def settle(self, sequence: int, n_accepted: int, *, mine: bool) -> None:
         assert self._decided is not None, "a draft was proposed"
@@ -177,7 +212,7 @@ class CompositeSpeculator(Speculator, SavesState):
         return CompositeDevice(self, network) if network.can_be_lent else None
 
     def recover(self) -> None:
-        self._decided, self._n_paused = None, 0
+        self._decided, self._n_held = None, 0
         for each in self._all:
             each.recover()
 
@@ -263,7 +298,7 @@ class CompositeDevice(DeviceSpeculation):
         cheap = composite.ask_cheap(requests)
         if any(draft.tokens for found in cheap for draft in found):
             return None
-        plan_requests = composite.plan_requests(requests, [[] for _ in requests])
+        plan_requests = composite.plan_requests(requests)
         decided = composite.policy.plan(plan_requests) if requests else Round()
         limits = {
             request.sequence: self._limit(plan)

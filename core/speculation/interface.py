@@ -65,6 +65,11 @@ class Speculator(ABC):
     def begin(self, start: SequenceStart) -> None:
         """A new sequence, before its first row runs."""
 
+    def skips_step(self, sequences: Sequence[int]) -> bool:
+        """Whether nothing is drafted for these in the next step; asked once before each in which
+        some could use a draft. Then `propose` is not called."""
+        return False
+
     @abstractmethod
     def propose(self, requests: Sequence[DraftRequest]) -> Sequence[Draft]:
         """One draft for each request, in their order."""

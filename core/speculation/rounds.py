@@ -63,6 +63,10 @@ class Round(Struct):
     plans: Sequence[DraftPlan] = ()
     trace: dict[str, Any] | None = None
 
+    @property
+    def has_drafts(self) -> bool:
+        return any(plan.network or plan.n_cheap for plan in self.plans)
+
     def plan_of(self, sequence: int) -> DraftPlan | None:
         for request, plan in zip(self.requests, self.plans, strict=True):
             if request.sequence == sequence:
@@ -110,9 +114,14 @@ class Policy(ABC):
     def settle(self, decided: Round, sequence: int, draft: Draft, n_accepted: int) -> None:
         """What became of a sequence's draft, which may be empty."""
 
-    def pause(self, ms: float, n_sequences: int) -> int:
-        """Rounds that may pass without a question, after one that took `ms` and gave no draft."""
+    def observe_planning(self, decided: Round, ms: float) -> int:
+        """Looking for n-gram drafts and planning took `ms`, in a round that may have drafts or not.
+        Returns for how many further rounds the decision holds, unasked."""
         return 0
+
+    def repeat(self, requests: Sequence[PlanRequest], decided: Round) -> Round:
+        """The same decision for the next step of the same sequences."""
+        return Round(requests, decided.plans)
 
     def outlook(self, source: str) -> Outlook | None:
         """None where nothing was measured."""

@@ -126,7 +126,13 @@ class FeatureRows:
     def add(self, tokens: Ints, taps: Sequence[Floats], first: int, n: int, cell: int) -> None:
         """`n` rows of a step of the target that are final, from row `first` on; the first of them
         is of `cell`. `taps`: arrays of all rows of the step, side by side the features."""
-        if cell > self.n_done + self.n_tokens:
+        end = self.n_done + self.n_tokens
+        if n == 1 and cell == end and self.n_features == self.n_tokens + 1:  # the next row
+            self.tokens[self.n_tokens] = tokens[first]
+            self.n_tokens += 1
+            self._append_taps(taps, first, first + 1)
+            return
+        if cell > end:
             self._restart(cell + 1)
         n_known = min(self.n_done + self.n_tokens - cell, n)
         n_new = n - n_known

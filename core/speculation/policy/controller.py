@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from msgspec.structs import replace
+
 from ..cost_file import save_costs
 from ..rounds import NOTHING, DraftPlan, Outlook, PlanRequest, Policy, Round
 from ..trace import Estimates, Trace
@@ -25,6 +27,7 @@ from .allocate import (
 )
 from .costs import LONGEST, CostModel
 from .fixed import longest_plan
+from .planning_interval import RepetitionRate, best_interval
 from .sequence_stats import SequenceStats
 
 if TYPE_CHECKING:
@@ -32,8 +35,11 @@ if TYPE_CHECKING:
 
 _FORGET: Final = 0.95  # what is left of the rate that was reached, after a round
 _LONGEST_CHECK: Final = 3  # network tokens before the tail of an n-gram draft
-_QUESTIONS: Final = 0.01  # of a step's time: what questions without a draft may take
-_LONGEST_PAUSE: Final = 16  # rounds
+_PLANNING: Final = 0.01  # of the time: what considering networks may take
+_CHANGE: Final = 25.0  # rounds in which a text may have changed its character
+_LONGEST_HELD: Final = 16  # rounds that a decision to draft holds
+_LONGEST_PAUSE: Final = 256  # the same of one not to
+_UNTIL_STEADY: Final = 2  # plain rounds before one is timed: planning empties the CPU's caches
 _INVESTED_FOR: Final = 24  # rounds over which reading waiting rows has to pay
 
 _OUTLOOK: Final = 16  # tokens of a draft that is judged
@@ -74,6 +80,7 @@ class Controller(Policy):
         self.budget = ProbeBudget()
         self.rate = 1.0  # tokens that a millisecond is worth
         self.n_rounds = 0
+        self._repetitions = RepetitionRate()
         self._tokens = self._time = 1.0  # made lately, and the plain steps' worth of time it took
         self._sequences: dict[int, SequenceStats] = {}
         self._shared: dict[str, AcceptanceCounts] = {}
@@ -94,9 +101,13 @@ class Controller(Policy):
         self.n_rounds += 1
         sequences = [self._sequences[request.sequence] for request in requests]
         plans = self._plan(requests, sequences)
+        return self._round(requests, plans)
+
+    def _round(self, requests: Sequence[PlanRequest], plans: Sequence[DraftPlan]) -> Round:
         decided = Round(requests, plans)
         if self._trace is not None:
             estimates = Estimates(self.n_rounds, self.rate, self.costs.steps, self.budget.spent)
+            sequences = [self._sequences[request.sequence] for request in requests]
             decided.trace = self._trace.entry(estimates, decided, sequences)
         return decided
 
@@ -105,15 +116,18 @@ class Controller(Policy):
     ) -> list[DraftPlan]:
         costs, n = self.costs, len(requests)
         costs.prepare(n, sum(request.n_cells for request in requests))
-        for request, sequence in zip(requests, sequences, strict=True):
+        pairs = list(zip(requests, sequences, strict=True))
+        for request, sequence in pairs:
             sequence.meet(request)
         plain = costs.steps[n] / n
         if self._lacks_plain(n):
             return self._take(requests, [DraftPlan(is_probe=True) for _ in requests], plain)
         reached = self._tokens / self._time
         self.rate = (reached if n == 1 else max(reached, 1.0)) / plain
+        if not any(request.networks or stats.has_cheap for request, stats in pairs):
+            return self._take(requests, [DraftPlan() for _ in requests], plain)
         plans, found, values = [], [], []
-        for request, sequence in zip(requests, sequences, strict=True):
+        for request, sequence in pairs:
             gains = self._gains(request, sequence, n)
             plan, value = self._best(request, sequence, gains, n)
             plans.append(plan)
@@ -124,7 +138,7 @@ class Controller(Policy):
         if is_drafting and self._lacks_news_of_plain(n, self.rate * plain):
             return self._take(requests, [DraftPlan(is_probe=True) for _ in requests], plain)
         n_rows = n + sum(lengths)
-        for i, (request, sequence) in enumerate(zip(requests, sequences, strict=True)):
+        for i, (request, sequence) in enumerate(pairs):
             n_rows += self._probe(request, sequence, plans[i], values[i], n, n_rows)
         return self._take(requests, plans, plain)
 
@@ -179,14 +193,15 @@ class Controller(Policy):
         """The best plan for this sequence alone, and what it is worth in tokens."""
         rows, rate = self._rows(n), self.rate
         plan, best = DraftPlan(), 0.0
+        planned = self.costs.planning(n) * rate / n  # again for every draft of n-grams
         cheap = []
         for i, draft in enumerate(request.cheap):
             k = min(len(draft.tokens), request.max_draft, len(rows) - 1)
             rates = sequence.cheap_track(draft).of_tokens(draft.chances, k) if k else []
             cheap.append(rates)
             length, value = best_length(gains_of(rates), rows, (), rate)
-            if value > best:
-                plan, best = DraftPlan(cheap=i, n_cheap=length), value
+            if value - planned > best:
+                plan, best = DraftPlan(cheap=i, n_cheap=length), value - planned
         for offer in request.networks:
             source, drafts = offer.source, self._drafts(offer.source, n)
             once = self.costs.reading(source, offer.n_pending) * rate / _INVESTED_FOR
@@ -341,6 +356,14 @@ class Controller(Policy):
             longest_plan(request) if request.is_fixed else plan
             for request, plan in zip(requests, plans, strict=True)
         ]
+        time = self._ms_of(plans) / plain
+        self._tokens = _FORGET * self._tokens + len(plans)
+        self._time = _FORGET * self._time + time
+        self.budget.total += time
+        return plans
+
+    def _ms_of(self, plans: Sequence[DraftPlan]) -> float:
+        """Of the drafts and the step, as expected."""
         n, costs = len(plans), self.costs
         n_rows = n + sum(plan.n_network or plan.n_cheap for plan in plans)
         depth: dict[str, int] = {}
@@ -348,12 +371,16 @@ class Controller(Policy):
             if plan.network:
                 depth[plan.network] = max(depth.get(plan.network, 0), plan.n_network)
         ms = costs.steps[min(n_rows, len(costs.steps) - 1)]
-        ms += sum(costs.drafts(source, n)[k] for source, k in depth.items())
-        time = ms / plain
-        self._tokens = _FORGET * self._tokens + n
-        self._time = _FORGET * self._time + time
-        self.budget.total += time
-        return plans
+        return ms + sum(costs.drafts(source, n)[k] for source, k in depth.items())
+
+    def repeat(self, requests: Sequence[PlanRequest], decided: Round) -> Round:
+        self.n_rounds += 1
+        plans = [
+            replace(plan, n_network=min(plan.n_network, request.max_draft))
+            for request, plan in zip(requests, decided.plans, strict=True)
+        ]
+        n = len(plans)
+        return self._round(requests, self._take(requests, plans, self.costs.steps[n] / n))
 
     # after drafting
 
@@ -385,11 +412,42 @@ class Controller(Policy):
             track = stats.track(plan.network)
             track.impute(0, track.of_chance(0.5 * plan.stop_below))
 
-    def pause(self, ms: float, n_sequences: int) -> int:
-        steps = self.costs.steps
-        if self.repeats or len(steps) <= n_sequences:
-            return 0
-        return min(int(ms / (_QUESTIONS * steps[n_sequences])), _LONGEST_PAUSE)
+    def observe_planning(self, decided: Round, ms: float) -> int:
+        self.costs.observe_planning(len(decided.plans), ms)
+        has_ngrams = any(plan.n_cheap for plan in decided.plans)
+        is_free = not (has_ngrams or self.repeats or any(r.is_fixed for r in decided.requests))
+        n_held = self._n_held(decided, ms) if is_free else 0
+        self._repetitions.count(has_ngrams, 1 + n_held)
+        if not decided.has_drafts:
+            for request in decided.requests:
+                self._sequences[request.sequence].n_rounds += n_held
+        return n_held
+
+    def _n_held(self, decided: Round, ms: float) -> int:
+        """For how many further rounds a decision without n-gram drafts holds. Each plan costs time,
+        and each round without one may miss the first tokens of a repetition."""
+        cost = ms / self._ms_of(decided.plans)
+        if any(plan.is_probe for plan in decided.plans):
+            return 0 if decided.has_drafts else min(int(10 * cost), _UNTIL_STEADY)
+        if decided.has_drafts:
+            return min(int(best_interval(cost, _CHANGE)), _LONGEST_HELD)
+        n_held = int(best_interval(cost, self._repetitions.mean_interval))
+        if not any(request.cheap for request in decided.requests):
+            n_held = _LONGEST_PAUSE
+        n_idle = max(self._until_probe(decided.requests), int(cost / _PLANNING))
+        return min(n_held, n_idle, _LONGEST_PAUSE)
+
+    def _until_probe(self, requests: Sequence[PlanRequest]) -> int:
+        """Rounds in which no network is tried: until then nothing new is known of them."""
+        return min(
+            (
+                sequence.backoff(offer.source).due - sequence.n_rounds - 1
+                for request in requests
+                for sequence in (self._sequences[request.sequence],)
+                for offer in request.networks
+            ),
+            default=_LONGEST_PAUSE,
+        )
 
     def close(self) -> None:
         if self._costs_file is not None and self.costs.n_timings(1):

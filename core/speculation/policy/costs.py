@@ -242,6 +242,7 @@ class CostModel:
         self.curve = StepCurve()
         self.draft_lines: dict[str, dict[int, DraftLine]] = {}  # by source and number of sequences
         self.read_rows: dict[str, list[float]] = {}  # ms per row that a drafter reads
+        self._planning: dict[int, Cell] = {}  # by number of sequences
         self.steps: list[float] = []  # ms by rows; see `prepare`
         self.optimistic: list[float] = []
         # By source and number of sequences: as expected, and optimistic; see `drafts`.
@@ -273,6 +274,17 @@ class CostModel:
         line.add(n_tokens, ms)
         lines[n_sequences] = line  # an interrupt (Ctrl-C) leaves no line without a timing
         self._drafts.clear()
+
+    def observe_planning(self, n_sequences: int, ms: float) -> None:
+        """Looking for n-gram drafts and planning a round took so long."""
+        if not self.is_frozen:
+            cell = self._planning.setdefault(n_sequences, Cell())
+            cell.add(ms, 0.0, 0)
+
+    def planning(self, n_sequences: int) -> float:
+        """ms of that; 0 where it is not known."""
+        cell = self._planning.get(n_sequences)
+        return cell.level() if cell is not None and cell.samples else 0.0
 
     def prepare(self, n_sequences: int, n_ctx: int) -> None:
         """Make `steps` and `optimistic` fit a step of so many sequences with so much context."""

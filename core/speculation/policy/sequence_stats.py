@@ -65,6 +65,11 @@ class SequenceStats:
         self._cheap = [draft for draft in request.cheap if draft.tokens]
         self._n_tokens = len(request.tokens)
 
+    @property
+    def has_cheap(self) -> bool:
+        """Whether there is an n-gram draft in this round."""
+        return bool(self._cheap)
+
     def track(self, source: str) -> Track:
         track = self.tracks.get(source)
         if track is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -58,10 +58,11 @@ def write(engine: Engine, prompt: ModelPrompt | list[int], how: GenerateParams =
     return Written(shown(drain(engine)), sequence.stats)
 
 
-def engine_of(runtime: Runtime, types: tuple[str, ...] = (), n: int = 1) -> Engine:
+def engine_of(runtime: Runtime, types: tuple[str, ...] = (), n: int = 1, **spec: Any) -> Engine:
     if not types:
         return runtime.new_engine(runtime.plan(n))
-    options = SpecOptions(types=types, ngram_mod=NgramModSizes(n_match=2, n_min=1, n_max=9))
+    ngrams = NgramModSizes(n_match=2, n_min=1, n_max=9)
+    options = SpecOptions(types=types, ngram_mod=ngrams, **spec)
     setting = replace(runtime.setting(n), options=options)
     return runtime.new_engine(runtime.plan(n), build_speculator(setting))
 
@@ -98,8 +99,10 @@ def test_drafts_change_nothing(
 def test_a_head_reads_rows(tiny: Tiny) -> None:
     """It drafts the same behind rows as behind their tokens."""
     with load_runtime(tiny("qwen35", mtp=True).path, "cpu", n_ctx=N_CTX) as runtime:
-        want = write(engine_of(runtime, ("mtp",)), TOKENS).stats
-        found = write(engine_of(runtime, ("mtp",)), with_rows(runtime, TOKENS, 5, 40)).stats
+        prompts = ModelPrompt(TOKENS), with_rows(runtime, TOKENS, 5, 40)
+        want, found = (
+            write(engine_of(runtime, ("mtp",), fixed=True), prompt).stats for prompt in prompts
+        )
     assert want.draft_n == found.draft_n > 0
     assert want.draft_n_accepted == found.draft_n_accepted
 
@@ -220,8 +223,9 @@ def test_eagle3_reads_rows(kind: Kind, tiny: Tiny, tmp_path: Path) -> None:
     drafter = write_eagle3(tmp_path / "e.gguf", target, kind).path
     with load_runtime(target, "cpu", n_ctx=N_CTX, draft=drafter) as runtime:
         plain = write(engine_of(runtime), TOKENS)
-        want = write(engine_of(runtime, ("eagle3",)), TOKENS)
-        found = write(engine_of(runtime, ("eagle3",)), with_rows(runtime, TOKENS, 5, 40))
+        want = write(engine_of(runtime, ("eagle3",), fixed=True), TOKENS)
+        rows = with_rows(runtime, TOKENS, 5, 40)
+        found = write(engine_of(runtime, ("eagle3",), fixed=True), rows)
     assert found.events == want.events == plain.events
     assert found.stats.draft_n > 0
     if not kind.width:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from support.simulated import (
@@ -20,6 +21,7 @@ from support.simulated import (
     MOE,
     NGRAM,
     TILES,
+    TINY,
     FixedLengths,
     Machine,
     Process,
@@ -91,6 +93,22 @@ def test_hostile_text_costs_nothing(machine: Machine, outliers: float) -> None:
     ]
     assert sum(reached) / len(reached) >= 0.98, reached
     assert min(reached) > 0.97, reached
+
+
+@pytest.mark.parametrize("name", ["iid 0.3", "iid 0.6", "iid 0.8", "phases", "echo alone"])
+def test_planning_that_takes_as_long_as_a_step(name: str) -> None:
+    """Beside the best fixed length, which nobody has to plan, and plain decoding."""
+    process, n_tokens = WORKLOADS[name]
+    to_best, to_plain = [], []
+    for seed in SEEDS:
+        text = process(random.Random(f"{name} {seed}"), n_tokens + 200)
+        unplanned = Simulation(replace(TINY, planning=0.0), [text])
+        best, _ = best_fixed(unplanned, n_tokens, (0, 8, 24) if text.echo else (0,))
+        rate = Simulation(TINY, [text], seed=seed).run(Controller(), n_tokens).rate
+        to_best.append(rate / best.rate)
+        to_plain.append(rate)
+    assert sum(to_best) / len(to_best) > 0.87, to_best
+    assert sum(to_plain) / len(to_plain) > 0.92, to_plain
 
 
 @by_name

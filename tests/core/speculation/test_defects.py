@@ -22,7 +22,7 @@ from nextn.core.generation import CONTEXT, GenerateParams
 from nextn.core.load_runtime import load_runtime
 from nextn.core.runtime import Runtime
 from nextn.core.sampling.params import SamplingParams
-from nextn.core.speculation.build import build_speculator
+from nextn.core.speculation.build import build_speculator, make_speculators
 from nextn.core.speculation.composite import CompositeSpeculator
 from nextn.core.speculation.interface import Speculator
 from nextn.core.speculation.options import NgramModSizes, NgramSizes, SpecOptions
@@ -158,7 +158,7 @@ class Steady(Controller):
     ) -> None:  # fmt: skip
         super().observe_draft(decided, source, n_tokens, n_sequences, 0.1 * n_tokens, n_pending)
 
-    def pause(self, ms: float, n_sequences: int) -> int:
+    def observe_planning(self, decided: Round, ms: float) -> int:
         return 0
 
 
@@ -205,9 +205,8 @@ def test_d3_a_draft_has_several_sources(
 def test_d4_two_models_may_draft(runtime: Runtime, prompt: list[int]) -> None:
     """The head and the draft model, for one text; the controller finds out who is better."""
     setting = replace(runtime.setting(1), options=replace(SPEC, types=("draft", "mtp")))
-    text = write(
-        engine_with(runtime, build_speculator(setting)), prompt, replace(GREEDY, max_tokens=300)
-    )
+    drafter = CompositeSpeculator(make_speculators(setting), Steady())
+    text = write(engine_with(runtime, drafter), prompt, replace(GREEDY, max_tokens=300))
     assert {"draft", "mtp"} <= text.stats.by_source.keys()
 
 

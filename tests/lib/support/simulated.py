@@ -30,6 +30,7 @@ class Machine:
     per_token: float
     per_call: float = 0.0
     per_context: float = 0.0  # of a plain step, per token
+    planning: float = 0.0
 
     def step_ms(self, n_rows: int, n_ctx: int) -> float:
         return self.step(n_rows) * (1 + self.per_context * n_ctx)
@@ -68,6 +69,8 @@ CPU = Machine("cpu", staircase, 0.14)
 TILES = Machine("tiles", tiles, 0.03, 0.03)
 GPU = Machine("gpu", lambda n: 1 + 0.015 * (n - 1), 0.06, 0.04)
 BLOCKS = Machine("blocks", rows, 0.02, 0.19)
+# A model of 8 MB: planning takes as long as a plain step.
+TINY = Machine("tiny", lambda n: 1 + 0.1 * (n - 1), 0.15, 0.1, planning=1.0)
 MOE = Machine("moe", lambda n: 1 + 0.6 * (n - 1), 0.14)
 MACHINES = (CPU, GPU, MOE)
 
@@ -173,6 +176,7 @@ class Simulation:
         step of each number of rows."""
         self.machine, self.texts = machine, texts
         self._first_draft, self._first_step, self._widths = first, first**0.4, set[int]()
+        self._held, self._n_held = Round(), 0
         self._noise = random.Random(seed)
         self._outliers, self._jitter, self._uses_model = outliers, jitter, uses_model
 
@@ -199,12 +203,12 @@ class Simulation:
             )
             for i in range(len(at))
         ]
-        decided = policy.plan(requests)
+        decided, ms = self._decision(policy, requests)
         drafts = [
             self._draft(at[request.sequence], plan, request)
             for plan, request in zip(decided.plans, requests, strict=True)
         ]
-        ms = self._draft_time(policy, decided, drafts, pending)
+        ms += self._draft_time(policy, decided, drafts, pending)
         n_rows = len(at) + sum(len(draft.tokens) for draft in drafts)
         step = self.machine.step_ms(n_rows, sum(at))
         seen = self._disturbed(step) * (1.0 if n_rows in self._widths else self._first_step)
@@ -220,6 +224,18 @@ class Simulation:
             at[i] += n + 1
             run.tokens += n + 1
             run.drafted += len(draft.tokens)
+
+    def _decision(self, policy: Policy, requests: list[PlanRequest]) -> tuple[Round, float]:
+        """And the time that it took."""
+        if self._n_held > 0:
+            self._n_held -= 1
+            has_drafts = self._held.has_drafts
+            held = Round(requests, [DraftPlan() for _ in requests])
+            return policy.repeat(requests, self._held) if has_drafts else held, 0.0
+        self._held = policy.plan(requests)
+        ms = self.machine.planning
+        self._n_held = policy.observe_planning(self._held, ms) if ms else 0
+        return self._held, ms
 
     def _draft(self, at: int, plan: DraftPlan, request: PlanRequest) -> Draft:
         cheap = request.cheap[plan.cheap].shortened(plan.n_cheap) if plan.n_cheap else Draft()
