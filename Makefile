@@ -4,7 +4,7 @@ ROWS ?= 1
 REQUESTS ?= 20000
 GPU_TESTS = tests/gpu tests/cuda_kernels tests/core/backend/cuda
 
-.PHONY: help setup quick check fix test test-all check-kernels test-timing test-gpu gpu-bundle bench bench-kernels bench-gpu bench-profile soak
+.PHONY: help setup quick check fix test test-all check-kernels check-cuda test-timing test-gpu gpu-bundle bench bench-kernels bench-gpu bench-profile soak
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:[^#]*## /\t/' | expand -t 16
@@ -33,7 +33,10 @@ test-all: ## everything: all cases, the slow tests, long runs in full, compariso
 	SPEC_TEST_ALL=1 $(PYTHON) -m pytest -q -m "not gpu and not timing"
 
 check-kernels: ## the tests of CUDA sources in full; CI leaves the slow ones out while no source changes
-	PYTHONPATH=tests/lib:tests/cuda_host:$$PYTHONPATH $(PYTHON) -m checked_sources
+	PYTHONPATH=tests/lib:tests/cuda_host:$$PYTHONPATH $(PYTHON) -m checked_sources kernels
+
+check-cuda: ## the long tests of the CUDA backend; CI leaves them out while neither it nor models change
+	PYTHONPATH=tests/lib:tests/cuda_host:$$PYTHONPATH $(PYTHON) -m checked_sources backend
 
 test-timing: ## the tests that judge by the clock, on an idle machine
 	SPEC_TEST_ALL=1 $(PYTHON) -m pytest -q -m timing -n 0

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from checked_sources import if_sources_changed
+from checked_sources import if_kernels_changed
 from shim import sanitizer
 from shim.build import unavailable_reason
 from shim.launcher import HostLauncher, ShimError, aligned
@@ -79,7 +79,7 @@ def test_what_a_launch_before_wrote_is_read_after_the_wait() -> None:
         launcher.launch(early, 1, [y, x])
 
 
-@if_sources_changed
+@if_kernels_changed
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(sanitizer.N_PARTS))
 def test_kernels_have_no_races(part: int) -> None:

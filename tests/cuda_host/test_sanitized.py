@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from checked_sources import if_sources_changed
+from checked_sources import if_kernels_changed
 from shim import sanitizer
 
 if reason := sanitizer.unavailable_reason():
@@ -70,7 +70,7 @@ def test_one_element_too_far_is_seen(seed: int) -> None:
         assert wanted in line
 
 
-@if_sources_changed
+@if_kernels_changed
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(sanitizer.N_PARTS))
 def test_kernels_stay_within_their_arrays(part: int) -> None:

@@ -7,7 +7,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from checked_sources import if_sources_changed
+from checked_sources import if_kernels_changed
 from shim import sanitizer
 from shim.alone import alone
 from shim.machine import CudaMachine, HostMachine, Machine, cuda_problem, host_problem
@@ -125,7 +125,7 @@ def machine(request: pytest.FixtureRequest) -> Machine:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """While kernels are watched only tests that run some, threads in order."""
     for item in filter(wants_cubins, items):
-        item.add_marker(if_sources_changed)
+        item.add_marker(if_kernels_changed)
     if sanitizer.is_wanted():
         others = [item for item in items if not runs_kernels(item)]
         config.hook.pytest_deselected(items=others)

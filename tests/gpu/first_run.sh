@@ -21,7 +21,7 @@ trap 'rm -rf "$SITE"' EXIT
 mkdir -p "$OUT"
 : >"$LOG"
 export PYTHONPATH=.types:tests:tests/lib:tests/cuda_host:$SITE${PYTHONPATH:+:$PYTHONPATH}
-export PYTHONUNBUFFERED=1 SPEC_CACHE_DIR=$SITE/cache
+export PYTHONUNBUFFERED=1 SPEC_CACHE_DIR=$SITE/cache SPEC_TEST_CUDA=1
 
 # step NAME SECONDS COMMAND...
 step() {

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from checked_sources import if_backend_changed
 from shim.machine import host_problem
 from support.host_device import HostDevice
 from support.random_shapes import QWEN36_35B_A3B, tiny
@@ -23,6 +24,8 @@ from nextn.core.gguf.reader import open_gguf
 from nextn.core.models.model_weights import Inventory, Weights
 from nextn.cuda_kernels.device import unavailable_reason
 from nextn.cuda_kernels.repack import unpack
+
+pytestmark = if_backend_changed
 
 TESTS = Path(__file__).parents[2]
 Part = Callable[[str], ModuleType]

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from checked_sources import if_backend_changed
 from msgspec.structs import replace
 from support.ranked import load, open_here, runtime_over
 from support.ranked import patch as patch_here
@@ -32,6 +33,8 @@ from nextn.core.sampling.params import SamplingParams
 from nextn.core.speculation.build import build_speculator
 from nextn.core.speculation.options import NgramSizes, SpecOptions
 from nextn.core.state.snapshot import SequenceSnapshot
+
+pytestmark = if_backend_changed
 
 Tiny = Callable[..., TinyModel]
 TOKENS = random_tokens(22, seed=5)

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from checked_sources import if_backend_changed
 from support.host_device import use_for_cuda
 from support.ops_alone import PAGES, PROMPTS, Bench, OpsAlone, relative_error
 
@@ -25,6 +26,8 @@ from nextn.core.backend.layers import (
     StateShape,
 )
 from nextn.core.backend.step import Step
+
+pytestmark = if_backend_changed
 
 # Half-precision cells cost so much of a result.
 NEAR = 1e-3

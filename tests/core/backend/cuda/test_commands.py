@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from checked_sources import if_backend_changed
 from support.serving import SETTINGS, Server, running
 from support.tiny_models import TinyModel
 
@@ -17,7 +18,7 @@ from nextn.core.server.loading import prepare
 
 Tiny = Callable[..., TinyModel]
 SHORT = ("-n", "12", "--device", "cuda")
-pytestmark = pytest.mark.slow
+pytestmark = if_backend_changed
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from checked_sources import if_backend_changed
 from support.host_device import HostDevice, use_for_cuda
 from support.running import random_tokens
 from support.scripted import drain
@@ -23,6 +24,8 @@ from nextn.core.speculation.build import build_speculator
 from nextn.core.speculation.options import SpecOptions
 from nextn.cuda_kernels.compile import CompileError
 from nextn.cuda_kernels.kernel import Kernel, Report, Source
+
+pytestmark = if_backend_changed
 
 Tiny = Callable[..., TinyModel]
 KERNELS = [Kernel(name, Source("none.cu"), "none", 32, 32) for name in "abc"]

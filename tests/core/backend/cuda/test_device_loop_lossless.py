@@ -7,6 +7,7 @@ from functools import partial
 
 import numpy as np
 import pytest
+from checked_sources import if_backend_changed
 from msgspec.structs import replace
 from support.device_loops import (
     DRAWN,
@@ -27,6 +28,8 @@ from nextn.core.generation import EOS, LIMIT, STOP, Event, GenerateParams
 from nextn.core.runtime import Runtime
 from nextn.core.speculation.policy import fixed
 from nextn.core.speculation.rounds import DraftPlan, PlanRequest
+
+pytestmark = if_backend_changed
 
 Tiny = Callable[..., TinyModel]
 

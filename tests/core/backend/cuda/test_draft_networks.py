@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from checked_sources import if_backend_changed
 from support.dflash_files import Kind as DFlashKind
 from support.dflash_files import write_dflash
 from support.eagle3_files import Kind, write_eagle3
@@ -18,7 +19,7 @@ from nextn.core.load_runtime import load_runtime
 from nextn.core.sampling.params import SamplingParams
 from nextn.core.speculation.options import SpecOptions
 
-pytestmark = pytest.mark.slow
+pytestmark = if_backend_changed
 
 WRITERS: dict[str, Callable[[Path, Path], Any]] = {
     "eagle3": lambda path, target: write_eagle3(

@@ -9,11 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from checked_sources import if_backend_changed
 from support.host_device import HostDevice, use_for_cuda
 from support.running import Running, random_tokens, start
 from support.tiny_models import TinyModel
 
 from nextn.core.backend.cuda.backend import CudaBackend
+
+pytestmark = if_backend_changed
 
 Tiny = Callable[..., TinyModel]
 FAMILIES = [("llama", "BF16"), ("qwen35moe", "Q8_0")]

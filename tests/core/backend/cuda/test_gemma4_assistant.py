@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from checked_sources import if_backend_changed
 from support.assistant_files import ARCH, Kind, write_assistant
 from support.running import random_tokens
 from support.vocab import N_VOCAB
@@ -16,7 +17,7 @@ from nextn.core.load_runtime import load_runtime
 from nextn.core.sampling.params import SamplingParams
 from nextn.core.speculation.options import SpecOptions
 
-pytestmark = pytest.mark.slow
+pytestmark = if_backend_changed
 LIKELY = (40, 200, 333)
 
 

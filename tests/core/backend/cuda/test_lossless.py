@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from checked_sources import if_backend_changed
 from msgspec.structs import replace
 from support.host_device import use_for_cuda
 from support.running import random_tokens
@@ -27,7 +28,7 @@ HOW = [
     GenerateParams(SamplingParams(temperature=0.0), max_tokens=14, logprobs=2),
     GenerateParams(SamplingParams(temperature=0.5, seed=7), max_tokens=14, logprobs=2),
 ]
-pytestmark = pytest.mark.slow
+pytestmark = if_backend_changed
 
 
 def write(engine: Engine, how: GenerateParams, n: int) -> tuple[list[list[Event]], int]:

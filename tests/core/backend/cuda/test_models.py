@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from checked_sources import if_backend_changed
 from msgspec.structs import replace
 from support.every_family import WITH_CHECKPOINT_HEAD
 from support.running import Running, random_tokens, start
@@ -20,6 +21,8 @@ from nextn.core.backend.layers import Floats
 from nextn.core.backend.step import build_step
 from nextn.core.sampling.params import SamplingParams
 from nextn.core.sampling.sampler import Sampler
+
+pytestmark = if_backend_changed
 
 Tiny = Callable[..., TinyModel]
 TOKENS = random_tokens(22, seed=5)

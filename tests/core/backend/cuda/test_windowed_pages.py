@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from checked_sources import if_backend_changed
 from msgspec.structs import replace
 from support.device_loops import MTP
 from support.host_device import HostDevice, use_for_cuda
@@ -39,6 +40,8 @@ from nextn.core.state import windows
 from nextn.core.state.budget import make_budget
 from nextn.core.state.sizes import StateSizes
 from nextn.core.state.snapshot import SequenceSnapshot
+
+pytestmark = if_backend_changed
 
 Tiny = Callable[..., TinyModel]
 N_CTX, CHUNK = 256, 32
