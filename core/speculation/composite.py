@@ -45,8 +45,7 @@ class CompositeSpeculator(Speculator, SavesState):
         self._decided: Round | None = None  # of the step that runs
         self._drafts: dict[int, Draft] = {}  # the latest of each sequence
         self._held = Round()  # the latest decision, which holds for `_n_held` further rounds
-        self._held_for: list[int] = []  # of these sequences
-        self._held_sources: list[frozenset[str]] = []  # and with these drafters
+        self._held_sources: list[frozenset[str]] = []  # the drafters that its requests allowed
         self._n_held = 0
         self._n_untimed = 0  # steps without drafts since one was timed
 
@@ -62,7 +61,9 @@ class CompositeSpeculator(Speculator, SavesState):
 
     def skips_step(self, sequences: Sequence[int]) -> bool:
         self._decided = None
-        if sequences != self._held_for:
+        if self._n_held < 1:
+            return False
+        if sequences != [request.sequence for request in self._held.requests]:
             self._n_held = 0
         if self._n_held < 1 or self._held.has_drafts:
             return False
@@ -96,9 +97,8 @@ class CompositeSpeculator(Speculator, SavesState):
             for other in cheap[i]:  # all have drafted
                 drafts[i].ms.update(other.ms)
         ms = 1000 * (perf_counter() - began)
-        self._held, self._held_for = decided, [request.sequence for request in requests]
-        self._held_sources = [request.sources for request in requests]
-        self._n_held = self.policy.observe_planning(decided, ms)
+        self._held, self._held_sources = decided, [request.sources for request in requests]
+        self._n_held = self.policy.rounds_held(decided, ms)
         if any(plan.is_probe for plan in decided.plans):
             self._n_untimed = _TIMED_EVERY
         return decided

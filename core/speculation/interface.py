@@ -45,7 +45,7 @@ class StepResult(NamedTuple):
     output: HostOutput
     sequences: Sequence[int]  # of the step, in its order
     n_valid: Sequence[int]  # rows of each sequence that are final, from the first on
-    ms: float = 0.0  # what the step took
+    ms: float = 0.0  # what the step took, and the engine for it
 
 
 class Speculator(ABC):

@@ -114,9 +114,9 @@ class Policy(ABC):
     def settle(self, decided: Round, sequence: int, draft: Draft, n_accepted: int) -> None:
         """What became of a sequence's draft, which may be empty."""
 
-    def observe_planning(self, decided: Round, ms: float) -> int:
-        """Looking for n-gram drafts and planning took `ms`, in a round that may have drafts or not.
-        Returns for how many further rounds the decision holds, unasked."""
+    def rounds_held(self, decided: Round, ms: float) -> int:
+        """For how many further rounds a decision holds. Looking for n-gram drafts and planning it
+        took `ms`."""
         return 0
 
     def repeat(self, requests: Sequence[PlanRequest], decided: Round) -> Round:

@@ -193,7 +193,8 @@ class Controller(Policy):
         """The best plan for this sequence alone, and what it is worth in tokens."""
         rows, rate = self._rows(n), self.rate
         plan, best = DraftPlan(), 0.0
-        planned = self.costs.planning(n) * rate / n  # again for every draft of n-grams
+        # Paid again for every draft of n-grams.
+        planned = self.costs.planning(n) * rate / n if sequence.has_cheap else 0.0
         cheap = []
         for i, draft in enumerate(request.cheap):
             k = min(len(draft.tokens), request.max_draft, len(rows) - 1)
@@ -412,7 +413,7 @@ class Controller(Policy):
             track = stats.track(plan.network)
             track.impute(0, track.of_chance(0.5 * plan.stop_below))
 
-    def observe_planning(self, decided: Round, ms: float) -> int:
+    def rounds_held(self, decided: Round, ms: float) -> int:
         self.costs.observe_planning(len(decided.plans), ms)
         has_ngrams = any(plan.n_cheap for plan in decided.plans)
         is_free = not (has_ngrams or self.repeats or any(r.is_fixed for r in decided.requests))
@@ -439,15 +440,12 @@ class Controller(Policy):
 
     def _until_probe(self, requests: Sequence[PlanRequest]) -> int:
         """Rounds in which no network is tried: until then nothing new is known of them."""
-        return min(
-            (
-                sequence.backoff(offer.source).due - sequence.n_rounds - 1
-                for request in requests
-                for sequence in (self._sequences[request.sequence],)
-                for offer in request.networks
-            ),
-            default=_LONGEST_PAUSE,
-        )
+        rounds = [
+            self._sequences[request.sequence].until_probe(offer.source)
+            for request in requests
+            for offer in request.networks
+        ]
+        return min(rounds, default=_LONGEST_PAUSE)
 
     def close(self) -> None:
         if self._costs_file is not None and self.costs.n_timings(1):

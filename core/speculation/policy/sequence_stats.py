@@ -92,6 +92,10 @@ class SequenceStats:
             found = self.backoffs[source] = Backoff(self.n_rounds, wait)
         return found
 
+    def until_probe(self, source: str) -> int:
+        """Rounds before the one in which the source is probed next."""
+        return self.backoff(source).due - self.n_rounds - 1
+
     def observe(self, plan: DraftPlan, draft: Draft, n_accepted: int) -> None:
         """Some tokens of a draft were accepted that begins with those of the plan's network."""
         source, track = plan.network, self.track(plan.network)

@@ -97,7 +97,7 @@ def test_hostile_text_costs_nothing(machine: Machine, outliers: float) -> None:
 
 @pytest.mark.parametrize("name", ["iid 0.3", "iid 0.6", "iid 0.8", "phases", "echo alone"])
 def test_planning_that_takes_as_long_as_a_step(name: str) -> None:
-    """Beside the best fixed length, which nobody has to plan, and plain decoding."""
+    """Against the best fixed length without any planning, and against plain decoding."""
     process, n_tokens = WORKLOADS[name]
     to_best, to_plain = [], []
     for seed in SEEDS:

@@ -158,7 +158,7 @@ class Steady(Controller):
     ) -> None:  # fmt: skip
         super().observe_draft(decided, source, n_tokens, n_sequences, 0.1 * n_tokens, n_pending)
 
-    def observe_planning(self, decided: Round, ms: float) -> int:
+    def rounds_held(self, decided: Round, ms: float) -> int:
         return 0
 
 

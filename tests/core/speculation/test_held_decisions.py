@@ -54,7 +54,7 @@ class Holding(Policy):
         ]
         return Round(requests, plans)
 
-    def observe_planning(self, decided: Round, ms: float) -> int:
+    def rounds_held(self, decided: Round, ms: float) -> int:
         return self.n_held
 
 
@@ -132,7 +132,7 @@ def held_after(ms: float, plan: DraftPlan, request: PlanRequest) -> int:
         decided = controller.plan([request])
         for n in (1, 2, 3):
             controller.observe_draft(decided, "mtp", n, 1, 1.0)
-    return controller.observe_planning(Round([request], [plan]), ms)
+    return controller.rounds_held(Round([request], [plan]), ms)
 
 
 def test_the_longer_planning_takes_the_longer_a_decision_holds() -> None:
@@ -161,7 +161,7 @@ def test_until_a_network_is_tried_again_nothing_is_asked() -> None:
             controller.observe_draft(decided, "mtp", n_drafted, 1, 1.0)
         controller.observe_step(decided, 1 + n_drafted, 50, 10.0)
         controller.settle(decided, 0, Draft([1] * n_drafted, ["mtp"] * n_drafted), 0)
-        n_held = controller.observe_planning(decided, 0.1)
+        n_held = controller.rounds_held(decided, 0.1)
         n_planned, n_rounds = n_planned + 1, n_rounds + 1
     assert n_planned < 120
 
@@ -175,7 +175,7 @@ def test_drafts_of_probes_and_ngrams_are_decided_anew(plan: DraftPlan) -> None:
     controller = Controller()
     controller.begin(0)
     controller.plan([offer()])
-    assert controller.observe_planning(Round([offer()], [plan]), 1000.0) == 0
+    assert controller.rounds_held(Round([offer()], [plan]), 1000.0) == 0
 
 
 def test_who_wants_drafts_in_any_case_is_always_asked() -> None:
@@ -195,4 +195,4 @@ def test_with_costs_of_a_file_nothing_depends_on_time() -> None:
     costs.is_frozen = True
     controller = Controller(costs)
     controller.begin(0)
-    assert controller.observe_planning(controller.plan([offer()]), 1000.0) == 0
+    assert controller.rounds_held(controller.plan([offer()]), 1000.0) == 0

@@ -234,7 +234,7 @@ class Simulation:
             return policy.repeat(requests, self._held) if has_drafts else held, 0.0
         self._held = policy.plan(requests)
         ms = self.machine.planning
-        self._n_held = policy.observe_planning(self._held, ms) if ms else 0
+        self._n_held = policy.rounds_held(self._held, ms) if ms else 0
         return self._held, ms
 
     def _draft(self, at: int, plan: DraftPlan, request: PlanRequest) -> Draft:
